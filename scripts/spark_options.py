@@ -296,8 +296,8 @@ SETTINGS: Final = """\
 ## Settings
 
 They are given with `--conf` or the operator's `conf`, by a connection, in `spark-defaults.conf`, or
-by the job itself. [Settings of Spark](spark-settings.md) says which one wins. A refused value is refused
-wherever it comes from.
+by the job itself. [Settings of Spark](spark-settings.md) says which one wins. A refused value is
+refused wherever it comes from.
 """
 TITLES: Final[Mapping[str, str]] = {
     "files": "All sources of files",

@@ -168,31 +168,31 @@ def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
     inputs: _Rows = {}
     outputs: _Rows = {}
     checks: dict[Dataset, list[RowCheck]] = {}
-    accounts = _accounts(run)
+    row_counts = _row_counts(run)
     for name, query in datasets.items():
         sources = {dataset for found in query["sources"].values() for dataset in _each(found)}
-        account = accounts.get(name) or {}
+        row_counts = row_counts.get(name) or {}
         if len(sources) == 1:
             _count(inputs, sources, read.get(name))
         else:
-            _count_each(inputs, query["sources"], account.get("sources") or {})
+            _count_each(inputs, query["sources"], row_counts.get("sources") or {})
         for source, found in query["sources"].items():
             for dataset in _each(found):
-                checks.setdefault(dataset, []).extend(_checks_of(account, source))
+                checks.setdefault(dataset, []).extend(_checks_of(row_counts, source))
         for sink, found in query["sinks"].items():
             _count(outputs, _each(found), written.get((name, sink)))
     return RunDatasets(inputs, outputs, checks)
 
 
-def _accounts(run: RunDirectory) -> dict[str, Any]:
+def _row_counts(run: RunDirectory) -> dict[str, Any]:
     counted = run.final() or run.progress()
     queries = counted.queries if counted is not None else {}
-    return {name: query.get("account") for name, query in queries.items()}
+    return {name: query.get("row_counts") for name, query in queries.items()}
 
 
-def _checks_of(account: Mapping[str, Any], source: str) -> Iterator[RowCheck]:
-    rejected = {f"records of {source}": (account.get("rejected") or {}).get(source)}
-    for name, each in {**rejected, **(account.get("rules") or {})}.items():
+def _checks_of(row_counts: Mapping[str, Any], source: str) -> Iterator[RowCheck]:
+    rejected = {f"records of {source}": (row_counts.get("rejected") or {}).get(source)}
+    for name, each in {**rejected, **(row_counts.get("rules") or {})}.items():
         if each is not None:
             yield RowCheck(name, each["rows"], each["broken"], each["on"])
 

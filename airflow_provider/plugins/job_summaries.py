@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.row_account import output_sinks
+from airflow_provider.runtime.jobdir.row_counts import output_sinks
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,

@@ -148,7 +148,7 @@ def _runs(service: StreamService) -> APIRouter:
 
     @router.get("/history")
     async def history(task: JobTask) -> RunHistory:
-        """Return what each of the newest runs has read, written, dropped and kept."""
+        """Return what each of the newest runs has read, written, dropped and quarantined."""
         return await service.read_run(task, lambda run: service.histories.read(task.address, run))
 
     @router.get("/failures")

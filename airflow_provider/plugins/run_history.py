@@ -1,4 +1,4 @@
-"""History of a job over its newest runs: what each has read, written, dropped and kept."""
+"""History of a job over its newest runs: what each has read, written, dropped and quarantined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC0
 from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.row_account import kept_totals
+from airflow_provider.runtime.jobdir.row_counts import quarantine_totals
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.observe.snapshot import read_snapshot
 from airflow_provider.runtime.observe.state import RunState
@@ -33,7 +33,7 @@ class PastRun:
 
     Attributes:
         task: the task instance that owns it; None if it was begun by a command or another DAG.
-        kept_rows: None if a sink for kept rows does not count.
+        quarantined_rows: None if a sink for quarantined rows does not count.
         duration_s: until its driver ended; None while it may be at work.
     """
 
@@ -47,7 +47,7 @@ class PastRun:
     rows_minimum: bool = False
     rows_written: int | None = None
     late_rows: int | None = None
-    kept_rows: int | None = None
+    quarantined_rows: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _read(directory: JobDirectory, record: RunRecord, address: TaskInstanceAddre
         task = dataclasses.replace(address, run_id=owner.dag_run_id)
     ended = None if condition.state.is_at_work else condition.since
     took = from_iso(ended) - from_iso(record.started) if ended is not None else None
-    kept = kept_totals(counted.queries) if counted is not None else None
+    quarantined = quarantine_totals(counted.queries) if counted is not None else None
     return PastRun(
         record.run_id,
         condition.state,
@@ -108,5 +108,5 @@ def _read(directory: JobDirectory, record: RunRecord, address: TaskInstanceAddre
         counted.rows_minimum if counted is not None else False,
         rows_written(counted) if counted is not None else None,
         counted.late_rows if counted is not None else None,
-        kept.kept if kept is not None and kept.has_any else None,
+        quarantined.quarantined if quarantined is not None and quarantined.has_any else None,
     )

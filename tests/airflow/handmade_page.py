@@ -121,16 +121,16 @@ class PageJob(Job):
                 }
             ],
             "sinks": [{"name": "out", "rows": 4321}],
-            "account": {
+            "row_counts": {
                 "rows_read": 1000,
-                "rejected": {"flights": {"rows": 1000, "broken": 20, "on": "keep"}},
+                "rejected": {"flights": {"rows": 1000, "broken": 20, "on": "quarantine"}},
                 "rules": {
-                    "has a delay": {"rows": 980, "broken": 30, "on": "keep"},
+                    "has a delay": {"rows": 980, "broken": 30, "on": "quarantine"},
                     "is early": {"rows": 980, "broken": 7, "on": "count"},
                 },
                 "taken": 30,
                 "late": {"0": 50},
-                "kept": 50,
+                "quarantined": 50,
                 "uncounted": ["late rows are a minimum"],
             },
         }
@@ -210,7 +210,7 @@ class PageJob(Job):
         times = {"started": ago(began), "ended": ago(ended)}
         self.run.put_attempt(an_attempt(1, **more, **times, outcome="SUSPENDED"))
         sinks: list[dict[str, Any]] = [{"name": "out", "epoch": token, "rows": rows - kept - late}]
-        sinks.append({"name": "delta:/kept", "epoch": token, "rows": kept, "keeps": True})
+        sinks.append({"name": "delta:/kept", "epoch": token, "rows": kept, "quarantine": True})
         query = {
             "query_id": "id",
             "batch_id": token,
@@ -218,10 +218,10 @@ class PageJob(Job):
             "sources": [{"name": "flights", "finish_state": "running"}],
             "operators": [],
             "sinks": sinks,
-            "account": {
+            "row_counts": {
                 "rows_read": rows,
-                "rejected": {"flights": {"rows": rows, "broken": kept, "on": "keep"}},
-                "kept": kept,
+                "rejected": {"flights": {"rows": rows, "broken": kept, "on": "quarantine"}},
+                "quarantined": kept,
             },
         }
         final = FinalCheckpoint(

@@ -141,10 +141,10 @@ def report(job: PageJob, batch: int, backlog: int = 5200) -> None:
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": backlog},
         "operators": [{"name": "0", "late_rows": 12, "finish_state": "running"}],
-        "account": {
-            "rejected": {"orders": {"rows": 9, "broken": 2, "on": "keep"}},
+        "row_counts": {
+            "rejected": {"orders": {"rows": 9, "broken": 2, "on": "quarantine"}},
             "rules": {"positive": {"rows": 7, "broken": 1, "on": "count"}},
-            "kept": 2,
+            "quarantined": 2,
         },
     }
     progress = a_progress(at=ago(0), attempt=1, queries={"daily": query})

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.whole, pytest.mark.spark, pytest.mark.timeout(400)]
 
 JOB = f"{Path(__file__).parents[1] / 'spark' / 'row_jobs.py'}:checked"
 START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-RULES = [{"name": "small", "rule": "v < 8", "on": "keep", "limit": 3}]
+RULES = [{"name": "small", "rule": "v < 8", "on": "quarantine", "limit": 3}]
 LAST_LINES = 6
 
 

@@ -630,7 +630,7 @@ def hourly(page: Page, tmp_path: Path) -> HourlyJob:
     made = HourlyJob(tmp_path / "hourly", dag_id="flights_hourly")
     made.hour(5, "success", 500)
     made.hour(6, "failed", None)
-    made.hour(7, "success", 700, late=3, kept=4)
+    made.hour(7, "success", 700, late=3, quarantined=4)
     made.hour(8, "success", 0)
     with create_session() as session:
         put_slices(session, made.dag_id, made.task_id, made.slices, job="j.py:f", run_id=None)
@@ -738,7 +738,7 @@ def test_a_job_is_shown_by_the_hour(page: Page, hourly: HourlyJob) -> None:
     assert ["suspended", "suspended", "failed", "suspended"] == states
     assert [0, 700, None, 500] == [run["rows_read"] for run in runs]
     assert [(0, 0), (3, 4), (None, None), (0, 0)] == [
-        (run["late_rows"], run["kept_rows"]) for run in runs
+        (run["late_rows"], run["quarantined_rows"]) for run in runs
     ]
     assert "2013-01-01T08:00:00.000Z" == runs[0]["interval"][0]
     rewind_run(JobDirectory(hourly.runs[0].storage), hourly.runs[3].run_id)
@@ -747,9 +747,9 @@ def test_a_job_is_shown_by_the_hour(page: Page, hourly: HourlyJob) -> None:
 
 def test_kept_rows_are_counted_by_run(page: Page, hourly: HourlyJob) -> None:
     """Of all runs together, and of each one; the tab is there although the newest has kept none."""
-    assert "rejected" in [tab["name"] for tab in of_hour(page, hourly, 3, "tabs")["tabs"]]
+    assert "quarantine" in [tab["name"] for tab in of_hour(page, hourly, 3, "tabs")["tabs"]]
 
-    query, by_run, _ = of_hour(page, hourly, 3, "tabs/rejected")["sections"]
+    query, by_run, _ = of_hour(page, hourly, 3, "tabs/quarantine")["sections"]
 
     assert {"Kept by all of them": 4} == by_run["facts"]
     assert [0, 4, 0] == [row[2] for row in by_run["table"]["rows"]]
@@ -970,28 +970,32 @@ def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
 
 
 def test_kept_rows_are_a_tab_of_a_job_that_keeps_some(page: Page) -> None:
-    """Its documents are served as they are; the kept rows are no output."""
-    account = {"rows_read": 12, "taken": 3, "kept": 5, "uncounted": []}
+    """Its documents are served as they are; the quarantined rows are no output."""
+    account = {"rows_read": 12, "taken": 3, "quarantined": 5, "uncounted": []}
     sinks = [
         {"name": "out", "epoch": 3, "rows": 7},
-        {"name": "delta:/kept", "epoch": 3, "rows": 5, "keeps": True},
+        {"name": "delta:/kept", "epoch": 3, "rows": 5, "quarantine": True},
     ]
-    query = {"query_id": "q1", "batch_id": 3, "sinks": sinks, "account": account}
+    query = {"query_id": "q1", "batch_id": 3, "sinks": sinks, "row_counts": account}
     job = page.jobs["finished"]
     final = json.loads(job.run.storage.read("final.json"))
     job.run.storage.put("final.json", json.dumps({**final, "queries": {"daily": query}}).encode())
 
     overview = page.get("finished", "overview")
-    kept, _ = page.get("finished", "tabs/rejected")["sections"]
+    kept, _ = page.get("finished", "tabs/quarantine")["sections"]
 
     assert (7, account) == (
         overview["job"]["rows_written"],
-        overview["final"]["queries"]["daily"]["account"],
+        overview["final"]["queries"]["daily"]["row_counts"],
     )
-    tab = {"name": "rejected", "title": "Kept rows"}
+    tab = {"name": "quarantine", "title": "Quarantined rows"}
     assert tab in page.get("finished", "tabs")["tabs"]
     assert tab not in page.get("failed", "tabs")["tabs"]
-    assert ("daily", "delta:/kept", {"Kept": 5}) == (kept["title"], kept["detail"], kept["facts"])
+    assert ("daily", "delta:/kept", {"Quarantined": 5}) == (
+        kept["title"],
+        kept["detail"],
+        kept["facts"],
+    )
 
 
 @pytest.fixture

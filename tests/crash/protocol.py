@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from airflow_provider.runtime.jobdir import epochs as epoch_records
-from airflow_provider.runtime.sinks.committer import KeptRows
+from airflow_provider.runtime.sinks.committer import QuarantinedRows
 from airflow_provider.runtime.sinks.revert import revert_after
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
-SINKS = ("out", "copy", "taken")  # folders; the last one is for kept rows
+SINKS = ("out", "copy", "taken")  # folders; the last one is for quarantined rows
 KEPT = 2  # records of earlier runs, so that folding happens
 
 
@@ -33,9 +33,9 @@ def taken_of(epoch: int) -> list[str]:
     return [f"{epoch}.taken.{number}" for number in range((epoch + 1) % 3)]
 
 
-def kept_of(epoch: int) -> KeptRows | None:
+def kept_of(epoch: int) -> QuarantinedRows | None:
     taken = taken_of(epoch)
-    return KeptRows(FakeFrame(*taken), len(taken)) if taken else None
+    return QuarantinedRows(FakeFrame(*taken), len(taken)) if taken else None
 
 
 def drive(root: Path, run_id: str, upto: int) -> None:
@@ -50,7 +50,9 @@ def drive(root: Path, run_id: str, upto: int) -> None:
             job.spark.plan(epoch)
         rows = rows_of(epoch)
         count = counted(len(rows) + len(taken_of(epoch)))
-        driver.pre_commit(FakeFrame(*rows), epoch, count, kept=functools.partial(kept_of, epoch))
+        driver.pre_commit(
+            FakeFrame(*rows), epoch, count, quarantined=functools.partial(kept_of, epoch)
+        )
         job.spark.commit(epoch)
         driver.commit_ready()
     driver.remove_leftovers()

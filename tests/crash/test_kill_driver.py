@@ -200,7 +200,7 @@ NOT_IN_A_RUN = (
     "savepoint.",
     "restore.",
     "rewind.",
-    "sink.kept",
+    "sink.quarantined",
     "stop.",
     "sources.",
     "plan.",

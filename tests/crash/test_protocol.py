@@ -16,7 +16,7 @@ from tests.unit.support import HandStagedFiles
 pytestmark = pytest.mark.slow
 
 PUBLISHING = ("files.published_one", "sink.published", "sink.committed", "sink.forgotten")
-STEPS = ("lease.acquired", "sink.staged", "sink.kept", "sink.precommitted", *PUBLISHING)
+STEPS = ("lease.acquired", "sink.staged", "sink.quarantined", "sink.precommitted", *PUBLISHING)
 RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 REVERTING = (
     "files.reverted_one",
@@ -55,7 +55,7 @@ def check_at_rest(root: Path, upto: int, *, first: int = 0) -> None:
     assert rows(0, upto) == visible(root)
     last = open_job(root).record(upto - 1)
     assert last is not None
-    assert sum(len(taken_of(epoch)) for epoch in range(first, upto)) == last.kept_rows
+    assert sum(len(taken_of(epoch)) for epoch in range(first, upto)) == last.quarantined_rows
     assert [] == list(root.glob(".*"))
     assert {} == open_job(root).records.find().precommitted
 

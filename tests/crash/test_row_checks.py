@@ -15,7 +15,7 @@ from tests.crash.targets import Target
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 EVENTS = [(n, "abc"[n % 3], n) for n in range(12)]
-EPOCH = ("sink.staged", "sink.kept", "sink.precommitted", "sink.published", "sink.committed")
+EPOCH = ("sink.staged", "sink.quarantined", "sink.precommitted", "sink.published", "sink.committed")
 RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 KINDS = ("files", "bucket", "delta", "iceberg", "postgres")
 CASES = [(kind, mode, "rules") for kind in KINDS for mode in ("streaming", "batch")]
@@ -61,13 +61,13 @@ def test_each_row_is_in_one_place_wherever_a_driver_dies(
         "files_per_batch": "1",
         "sink": kind,
         "output": out.location,
-        "kept_sink": kind,
+        "quarantine_sink": kind,
         "kept": taken.location,
         "rules": str(rules),
         **({"read": json.dumps({"also": str(corrected)})} if what == "corrected" else {}),
         **({"above": "distinct", "delay": "0 seconds"} if late else {}),
     }
-    asked = (f"--entry={JOBS}:checked", f"--mode={mode}", *(("--late=keep",) if late else ()))
+    asked = (f"--entry={JOBS}:checked", f"--mode={mode}", *(("--late=quarantine",) if late else ()))
 
     deaths = EPOCH if mode == "batch" else [*EPOCH, *RECOVERY]
     for point in deaths:

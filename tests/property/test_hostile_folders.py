@@ -129,7 +129,7 @@ def draw(rng: random.Random, folder: Path) -> tuple[Folder, Counter[int]]:
         options["maxFilesPerTrigger"] = str(rng.randrange(1, 4))
     read: dict[str, Any] = {}
     if file_format in {"csv", "json"} and rng.random() < 0.4:
-        read["rejected"] = rng.choice(["keep", "count", "fail"])
+        read["rejected"] = rng.choice(["quarantine", "count", "fail"])
     if rng.random() < 0.3:
         read["read_order"] = "name"
     if rng.random() < 0.2:

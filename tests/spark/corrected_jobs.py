@@ -21,8 +21,8 @@ def _values(ctx: JobContext, *, also: str | None) -> None:
         schema="time timestamp, k string, v int",
         watermark=("time", "1 hour"),
         bounded=True,
-        rejected="keep",
+        rejected="quarantine",
         also=also,
     )
     kept = files(ctx.params["kept"])
-    ctx.write("out", rows.select("k", "v"), to=files(ctx.params["output"]), kept=kept)
+    ctx.write("out", rows.select("k", "v"), to=files(ctx.params["output"]), quarantine=kept)

@@ -23,7 +23,7 @@ def records(ctx: JobContext) -> None:
         bounded=True,
         **more,
     )
-    ctx.write("out", rows, to=files(params["output"], format="json"), kept=kept)
+    ctx.write("out", rows, to=files(params["output"], format="json"), quarantine=kept)
 
 
 def chain(ctx: JobContext) -> None:

@@ -96,7 +96,7 @@ def every_operator(ctx: JobContext) -> None:
     for name, df in queries.items():
         rows = df.withColumn("time", seconds("time")) if "time" in df.columns else df
         kept = files(f"{ctx.params['kept']}/{name}") if "kept" in ctx.params else None
-        ctx.write(name, rows, to=files(f"{ctx.params['output']}/{name}"), kept=kept)
+        ctx.write(name, rows, to=files(f"{ctx.params['output']}/{name}"), quarantine=kept)
 
 
 def _in_buckets(df: DataFrame) -> DataFrame:
@@ -122,7 +122,7 @@ def behind_another(ctx: JobContext) -> None:
     )
     out = both.select("one.k", "one.v", F.col("two.v").alias("w"))
     to, kept = files(ctx.params["output"]), files(ctx.params["kept"])
-    ctx.write("out", out, to=to, kept=kept, operators=["once", "join"])
+    ctx.write("out", out, to=to, quarantine=kept, operators=["once", "join"])
 
 
 def own_watermark(ctx: JobContext) -> None:

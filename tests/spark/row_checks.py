@@ -35,15 +35,15 @@ class Found:
 
     final: FinalCheckpoint
     rows: list[tuple[Any, ...]]
-    kept: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
 
     @property
     def raw(self) -> list[str]:
-        return sorted(row["row"] for row in self.kept)
+        return sorted(row["row"] for row in self.quarantined)
 
     @property
     def broken(self) -> list[tuple[int, str]]:
-        return broken_of(self.kept)
+        return broken_of(self.quarantined)
 
 
 def broken_of(kept: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
@@ -51,7 +51,7 @@ def broken_of(kept: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
     return sorted(((json.loads(row["row"])["v"], row["place"]) for row in kept), key=repr)
 
 
-def kept_rows(folder: Path) -> list[dict[str, Any]]:
+def quarantined_rows(folder: Path) -> list[dict[str, Any]]:
     import pandas as pd  # here: half a second
 
     if not any(folder.glob("part-*")):
@@ -64,7 +64,7 @@ def written(folder: Path) -> list[tuple[Any, ...]]:
     return read_with_pandas(folder) if any(folder.glob("part-*")) else []
 
 
-def rule(name: str, test: str, on: str = "keep", **more: Any) -> dict[str, Any]:
+def rule(name: str, test: str, on: str = "quarantine", **more: Any) -> dict[str, Any]:
     return {"name": name, "rule": test, "on": on, **more}
 
 
@@ -101,7 +101,7 @@ _OPTIONS = (
 def check(spark: Any, place: Place, job: str = "checked", **how: Any) -> Found:
     """Run a job, and return what there is then."""
     final = place.run(spark, **asked(place, job, **how))
-    return Found(final, written(place.output), kept_rows(place.root / "kept"))
+    return Found(final, written(place.output), quarantined_rows(place.root / "kept"))
 
 
 def record_of(place: Place, query: str = "out") -> Any:

@@ -85,8 +85,8 @@ def checked(ctx: JobContext) -> None:
     if below == "rows" or "above" in of:
         df = _in_seconds(SHAPES[of.get("above", "rows")](ctx, df))
     to = _noting(ctx) if of.get("sink") == "function" else _sink(ctx, "sink", "output")
-    kept = _sink(ctx, "kept_sink", "kept") if "kept" in of else None
-    ctx.write("out", df, to=to, kept=kept, output_mode=of.get("output_mode", "append"))
+    kept = _sink(ctx, "quarantine_sink", "kept") if "kept" in of else None
+    ctx.write("out", df, to=to, quarantine=kept, output_mode=of.get("output_mode", "append"))
 
 
 def _in_seconds(df: DataFrame) -> DataFrame:
@@ -116,60 +116,64 @@ def by_columns(ctx: JobContext) -> None:
     df = events(ctx).select(
         "time", F.struct(F.col("v").alias("a.b")).alias("in ner"), F.col("k").alias("x.`y")
     )
-    df = ctx.expect(df, "nested", F.col("in ner")["a.b"] >= 3, on="keep")
-    df = ctx.expect(df, "odd name", F.col("`x.``y`") != "c", on="keep")
+    df = ctx.expect(df, "nested", F.col("in ner")["a.b"] >= 3, on="quarantine")
+    df = ctx.expect(df, "odd name", F.col("`x.``y`") != "c", on="quarantine")
     df = ctx.expect(
-        df, "python", F.udf(lambda v: v != 7, "boolean")(df["in ner"]["a.b"]), on="keep"
+        df, "python", F.udf(lambda v: v != 7, "boolean")(df["in ner"]["a.b"]), on="quarantine"
     )
     out = df.select(F.col("in ner")["a.b"].alias("v"), F.col("`x.``y`").alias("k"))
-    ctx.write("out", out, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    ctx.write("out", out, to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"]))
 
 
 def branches(ctx: JobContext) -> None:
     """Use what one rule leaves in several queries, in two of them under another rule each."""
-    small = ctx.expect(events(ctx), "small", "v < 8", on="keep")
+    small = ctx.expect(events(ctx), "small", "v < 8", on="quarantine")
     queries = {
         "all": small,
-        "even": ctx.expect(small, "even", "v % 2 = 0", on="keep"),
-        "odd": ctx.expect(small, "odd", "v % 2 = 1", on="keep"),
+        "even": ctx.expect(small, "even", "v % 2 = 0", on="quarantine"),
+        "odd": ctx.expect(small, "odd", "v % 2 = 1", on="quarantine"),
     }
     for name, df in queries.items():
         kept = files(f"{ctx.params['kept']}/{name}")
-        ctx.write(name, df.select("k", "v"), to=files(f"{ctx.params['output']}/{name}"), kept=kept)
+        ctx.write(
+            name, df.select("k", "v"), to=files(f"{ctx.params['output']}/{name}"), quarantine=kept
+        )
 
 
 def twice(ctx: JobContext) -> None:
     """Use a frame with a rule twice in one query."""
-    good = ctx.expect(events(ctx), "small", "v < 8", on="keep")
+    good = ctx.expect(events(ctx), "small", "v < 8", on="quarantine")
     both = good.select("k", "v").union(good.select("k", (F.col("v") + 100).alias("v")))
-    ctx.write("out", both, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    ctx.write("out", both, to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"]))
 
 
 def own_watermark(ctx: JobContext) -> None:
     """Take times of the far future out before the watermark sees them."""
     read = events(ctx, watermark=None)
-    sane = ctx.expect(read, "sane time", "time < '2100-01-01'", on="keep")
+    sane = ctx.expect(read, "sane time", "time < '2100-01-01'", on="quarantine")
     windows = tumbling(sane.withWatermark("time", "5 seconds"), "k")
-    ctx.write("out", windows, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    ctx.write("out", windows, to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"]))
 
 
 def inner_join(ctx: JobContext) -> None:
     """Join with a side that has no rows, which adaptive execution finds out as it runs."""
     few = events(ctx, "others", param="others").where("v < 0").select("k").distinct()
     read = events(ctx)
-    good = ctx.expect(read, "small", "v < 8", on="keep")
+    good = ctx.expect(read, "small", "v < 8", on="quarantine")
     joined = good.repartition("k").join(few.repartition("k"), "k").select("k", "v")
-    ctx.write("out", joined, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    ctx.write("out", joined, to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"]))
 
 
 def past_and_live(ctx: JobContext) -> None:
     """Read a source that ends beside one that may be idle, each with a rule of its own."""
     past = events(ctx, "past", param="past", bounded=True)
     live = events(ctx, "live", bounded=False, idle_timeout="1 second")
-    both = ctx.expect(past, "past", "v < 300", on="keep").union(
-        ctx.expect(live, "live", "v <> 5", on="keep")
+    both = ctx.expect(past, "past", "v < 300", on="quarantine").union(
+        ctx.expect(live, "live", "v <> 5", on="quarantine")
     )
-    ctx.write("out", tumbling(both), to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    ctx.write(
+        "out", tumbling(both), to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"])
+    )
 
 
 def by_lot(ctx: JobContext) -> None:
@@ -177,9 +181,9 @@ def by_lot(ctx: JobContext) -> None:
     lot = F.udf(lambda _: random.random() < 0.5, "boolean").asNondeterministic()
     rule = {"spark": F.rand() < 0.5, "python": lot("v"), "column": F.col("c") < 0.5}
     df = events(ctx).withColumn("a", F.rand()).withColumn("b", F.col("a") / 2)
-    df = ctx.expect(df.withColumn("c", F.col("b") * 2), "few", "v < 100", on="keep")
+    df = ctx.expect(df.withColumn("c", F.col("b") * 2), "few", "v < 100", on="quarantine")
     df = ctx.expect(df, "lot", rule[ctx.params["lot"]], on=ctx.params["on"]).drop(*"abc")
-    ctx.write("out", df, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    ctx.write("out", df, to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"]))
 
 
 def once_broken(ctx: JobContext) -> None:
@@ -193,12 +197,12 @@ def once_broken(ctx: JobContext) -> None:
             return True
         return False
 
-    df = ctx.expect(events(ctx), "again", F.udf(is_read_again, "boolean")("v"), on="keep")
-    ctx.write("out", df, to=files(ctx.params["output"]), kept=files(ctx.params["kept"]))
+    df = ctx.expect(events(ctx), "again", F.udf(is_read_again, "boolean")("v"), on="quarantine")
+    ctx.write("out", df, to=files(ctx.params["output"]), quarantine=files(ctx.params["kept"]))
 
 
 def messages(ctx: JobContext) -> None:
     """Write the first column of the records in messages."""
     read = ctx.read("events", bounded=True, **json.loads(ctx.params["read"]))
     kept = files(ctx.params["kept"]) if "kept" in ctx.params else None
-    ctx.write("out", read.select("value.v"), to=files(ctx.params["output"]), kept=kept)
+    ctx.write("out", read.select("value.v"), to=files(ctx.params["output"]), quarantine=kept)

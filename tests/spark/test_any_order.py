@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from row_checks import kept_rows
+from row_checks import quarantined_rows
 from streams import Place, read_with_pandas, write_events
 
 from airflow_provider.runtime.errors import ConfigError
@@ -110,10 +110,10 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
     shuffled(place.root / "others", seed + 100, files=files)
     kept = place.root / "kept"
 
-    final, streamed = run(spark, place, "streaming", "stream", late="keep", kept=str(kept))
+    final, streamed = run(spark, place, "streaming", "stream", late="quarantine", kept=str(kept))
 
     for name in QUERIES:
-        rows = kept_rows(kept / name)
+        rows = quarantined_rows(kept / name)
         late = sum(operator["late_rows"] for operator in final.queries[name]["operators"])
         assert late == len(rows) > 0, name
         assert {"late"} == {row["kind"] for row in rows}
@@ -126,8 +126,12 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
             assert behind >= 0
             assert f"behind the watermark by {behind} s" == row["reason"]
     for name in ("tumbling", "sessions"):
-        assert files * 40 == sum(row[3] for row in streamed[name]) + len(kept_rows(kept / name))
-    assert files * 40 == sum(row[1] for row in streamed["groups"]) + len(kept_rows(kept / "groups"))
+        assert files * 40 == sum(row[3] for row in streamed[name]) + len(
+            quarantined_rows(kept / name)
+        )
+    assert files * 40 == sum(row[1] for row in streamed["groups"]) + len(
+        quarantined_rows(kept / "groups")
+    )
 
 
 @pytest.mark.long
@@ -142,11 +146,11 @@ def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, 
         "out",
         entry=f"{JOBS}:behind_another",
         params={**params, "files_per_batch": "1"},
-        late="keep",
+        late="quarantine",
     )
 
     operators = final.queries["out"]["operators"]
-    rows = kept_rows(place.root / "kept")
+    rows = quarantined_rows(place.root / "kept")
     assert all(operator["late_rows"] > 0 for operator in operators)
     assert {o["name"]: o["late_rows"] for o in operators} == Counter(row["place"] for row in rows)
     assert {("k", "time", "v"), ("a `time", "k", "v")} == {

@@ -131,7 +131,7 @@ def test_a_stream_goes_on_through_a_night_of_bad_records(spark, place):
     """
     assert 40 == KINDS
     good, total, wrong = write_night(place.input)
-    read = {"format": "json", "schema": SCHEMA, "rejected": "keep", "rejected_limit": "20%"}
+    read = {"format": "json", "schema": SCHEMA, "rejected": "quarantine", "rejected_limit": "20%"}
     began = time.monotonic()
     final = place.run(
         spark,
@@ -155,5 +155,5 @@ def test_a_stream_goes_on_through_a_night_of_bad_records(spark, place):
     assert wrong == Counter(row for row, _ in kept)
     assert all(reason for _, reason in kept)
     assert good + len(kept) == ROWS
-    assert len(kept) == record_of(place).kept_rows
+    assert len(kept) == record_of(place).quarantined_rows
     assert FILES // FILES_A_BATCH <= record_of(place).epoch + 1

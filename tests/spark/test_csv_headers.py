@@ -28,7 +28,7 @@ def test_a_header_in_another_order_ends_the_run(spark, place):
     write_lines(place.input, QUOTED, SWAPPED)
 
     with pytest.raises(RunFailedError) as error:
-        check(spark, place, read=read("keep"))
+        check(spark, place, read=read("quarantine"))
     found = error.value.failure
 
     assert FailureClass.NON_RECOVERABLE is found.failure_class
@@ -38,12 +38,12 @@ def test_a_header_in_another_order_ends_the_run(spark, place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rejected", [None, "keep", "count"])
+@pytest.mark.parametrize("rejected", [None, "quarantine", "count"])
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_headers_are_checked_in_each_mode(spark, place, mode, rejected):
     """Also where a query uses one column, and in the folder of corrected records."""
     write_lines(place.input, RIGHT, QUOTED)
-    kept = str(place.root / "kept") if rejected == "keep" else None
+    kept = str(place.root / "kept") if rejected == "quarantine" else None
     how = {"mode": mode, "kept": kept}
 
     good = check(spark, place, read=read(rejected), **how)

@@ -153,7 +153,7 @@ def test_what_is_listed_and_not_read_is_said(spark, place, caplog):
         final = run(spark, place, run_id="r2", **SUSPEND, **limit)
 
     assert once(1) == ids_in(place.output)
-    said = "\n".join(final.queries["out"]["account"]["uncounted"])
+    said = "\n".join(final.queries["out"]["row_counts"]["uncounted"])
     for text in ("1 files ('changed.csv') changed after", "1 files ('old.csv') are older than"):
         assert text in said
         assert text in caplog.text

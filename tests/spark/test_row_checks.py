@@ -17,7 +17,7 @@ from row_checks import (
     broken_of,
     check,
     counts,
-    kept_rows,
+    quarantined_rows,
     record_of,
     rule,
     write_lines,
@@ -109,21 +109,21 @@ def test_rejected_records_are_kept_as_they_were(spark, place, kind, how):
     found = check(
         spark,
         place,
-        read={"format": kind, "rejected": "keep"},
+        read={"format": kind, "rejected": "quarantine"},
         mode=mode,
         files_per_batch=per_batch,
         conf={"spark.sql.files.maxPartitionBytes": str(2000 // partitions)},
     )
     assert bad == found.raw
     assert [(START, "a", 1)] * 30 == found.rows
-    assert {"rejected"} == {row["kind"] for row in found.kept}
+    assert {"rejected"} == {row["kind"] for row in found.quarantined}
     assert {str(place.input)} == {
         str(Path(row["origin"].removeprefix("file:").rpartition(":")[0]).parent).replace("//", "/")
-        for row in found.kept
+        for row in found.quarantined
     }
     assert 30 + len(bad) == found.final.rows_read
     said = {readable(line): why for line, why in BAD[kind]}
-    assert said == {row["row"]: row["reason"] for row in found.kept}
+    assert said == {row["row"]: row["reason"] for row in found.quarantined}
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def test_a_line_of_json_is_one_record_however_many_rows_it_has(spark, place, mod
     found = check(
         spark,
         place,
-        read={"format": "json", "rejected": "keep", "rejected_limit": 3, "watermark": None},
+        read={"format": "json", "rejected": "quarantine", "rejected_limit": 3, "watermark": None},
         mode=mode,
         above="rows",
     )
@@ -161,14 +161,14 @@ def test_columns_of_folders_are_no_part_of_a_record(spark, place, kind, mode):
     read = {
         "format": kind,
         "schema": "k string, v string, n int",
-        "rejected": "keep",
+        "rejected": "quarantine",
         "watermark": None,
         "also": str(place.root / "corrected"),
     }
 
     place.run(spark, **asked(place, read=read, mode=mode, above="rows"))
 
-    assert 2 == len(kept_rows(place.root / "kept"))
+    assert 2 == len(quarantined_rows(place.root / "kept"))
     rows = ds.dataset(place.output).to_table().to_pylist()
     expected = [("a", 1, "01"), ("a", 1, "x"), ("a", 1, None)]
     assert sorted(expected, key=repr) == sorted((tuple(row.values()) for row in rows), key=repr)
@@ -182,7 +182,12 @@ def test_records_are_rejected_by_all_columns_also_where_a_query_uses_one(spark, 
     for mode in MODES:
         job = Place(place.root / mode)
         found = check(
-            spark, job, input=str(place.input), mode=mode, read={"rejected": "keep"}, above="only_k"
+            spark,
+            job,
+            input=str(place.input),
+            mode=mode,
+            read={"rejected": "quarantine"},
+            above="only_k",
         )
         assert [("c",)] == found.rows
         assert [f"{TIME},a,one", "soon,b,2"] == found.raw
@@ -201,7 +206,7 @@ def test_what_is_not_kept_is_left_out_or_ends_the_run(spark, place):
     with pytest.raises(RunFailedError, match="1 rows are accepted"):
         check(spark, limited, kept=None, input=str(place.input), read=limit)
 
-    assert ([(START, "a", 1)] * 8, []) == (counted.rows, counted.kept)
+    assert ([(START, "a", 1)] * 8, []) == (counted.rows, counted.quarantined)
     assert {"records of events": 2} == counts(place)
     assert f"{TIME},a,one" in str(error.value)
     assert FailureClass.NON_RECOVERABLE is error.value.failure.failure_class
@@ -259,8 +264,8 @@ def test_rules_at_one_place_see_a_row_once(spark, place, mode):
     assert {
         r["name"]: sum(r["name"] in names.split(", ") for _, names in broken) for r in rules
     } == counts(place)
-    assert len(VALUES) == len(found.rows) + len(found.kept)
-    record = next(row for row in found.kept if row["place"] == "small, known, bounded")
+    assert len(VALUES) == len(found.rows) + len(found.quarantined)
+    record = next(row for row in found.quarantined if row["place"] == "small, known, bounded")
     assert {"time": "2026-01-01T00:00:32.000Z", "k": "c", "v": 200} == json.loads(record["row"])
 
 
@@ -288,10 +293,10 @@ def test_rules_are_columns_on_odd_names_and_nested_ones(spark, place, mode):
 
     good = [(v, k) for _, k, v in EVENTS if v >= 3 and k != "c" and v != 7]
     assert sorted(good) == found.rows
-    assert len(EVENTS) - len(good) == len(found.kept)
-    rows = [json.loads(row["row"]) for row in found.kept]
+    assert len(EVENTS) - len(good) == len(found.quarantined)
+    rows = [json.loads(row["row"]) for row in found.quarantined]
     assert {"time", "in ner", "x.`y"} == set(rows[0])
-    for row, places in zip(rows, (each["place"] for each in found.kept), strict=True):
+    for row, places in zip(rows, (each["place"] for each in found.quarantined), strict=True):
         v, k = row["in ner"]["a.b"], row["x.`y"]
         expected = [("nested", v < 3), ("odd name", k == "c"), ("python", v == 7)]
         assert ", ".join(name for name, breaks in expected if breaks) == places
@@ -310,7 +315,7 @@ def test_a_frame_with_a_rule_may_go_several_ways(spark, place, mode):
     ways["even"] = [row for row in small if row[1] % 2 == 0]
     ways["odd"] = [row for row in small if row[1] % 2 == 1]
     for name, rows in ways.items():
-        kept = kept_rows(place.root / "kept" / name)
+        kept = quarantined_rows(place.root / "kept" / name)
         assert sorted(rows) == written(place.output / name)
         assert len(EVENTS) - len(rows) == len(kept)
     assert {"small": 8} == counts(place, "all")
@@ -394,7 +399,7 @@ def test_a_rule_above_a_stateful_operator_splits_what_is_written(spark, place, s
     }
     rows, is_good = truth[shape]
     assert plain(row for row in rows if is_good(row)) == found.rows
-    assert sum(not is_good(row) for row in rows) == len(found.kept) == counts(place)["small"]
+    assert sum(not is_good(row) for row in rows) == len(found.quarantined) == counts(place)["small"]
     assert sum(row[1] == "c" for row in rows) == counts(place)["first"]
 
 
@@ -446,7 +451,7 @@ def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, place, how, 
         ),
         ({"schema": "v int, _corrupt_record string"}, [], "has '_corrupt_record' itself"),
         ({"schema": "v integger"}, [], "schema 'v integger' is none"),
-        ({"rejected": "drop"}, [], "on='drop' is none; use one of fail, count, keep"),
+        ({"rejected": "drop"}, [], "on='drop' is none; use one of fail, count, quarantine"),
         ({}, [rule("a,b", "v > 0")], "no comma among them"),
         ({}, [rule("a", "v")], "it gives a integer, and is to be true or false"),
         ({}, [rule("a", "w > 0")], "rule 'a' cannot be evaluated"),
@@ -468,7 +473,7 @@ def test_a_mistake_in_a_declaration_is_refused_before_anything_is_written(
     write_events(place.input, EVENTS[:2])
 
     with pytest.raises(ConfigError, match=message):
-        check(spark, place, read={"rejected": "keep", **read}, rules=rules)
+        check(spark, place, read={"rejected": "quarantine", **read}, rules=rules)
     assert not place.job_dir.exists()
 
 
@@ -529,11 +534,11 @@ def test_a_batch_that_crosses_a_limit_is_not_published(spark, place):
         assert "batch 1 is not published" in text
         assert FailureClass.NON_RECOVERABLE is error.value.failure.failure_class
         assert [(START + t, k, v) for t, k, v in EVENTS[:10] if v < 5] == written(place.output)
-        assert 5 == len(kept_rows(place.root / "kept"))
+        assert 5 == len(quarantined_rows(place.root / "kept"))
     found = run("60%")
 
     assert [(START + t, k, v) for t, k, v in EVENTS if v < 5] == found.rows
-    assert 20 == len(found.kept)
+    assert 20 == len(found.quarantined)
     assert {"small": 4, "tiny": 20} == counts(place)
 
 
@@ -549,11 +554,11 @@ def database():
     ["delta", *(pytest.param(k, marks=pytest.mark.whole) for k in ("iceberg", "postgres"))],
 )
 def test_no_sink_publishes_an_epoch_over_a_limit(spark, place, request, kind):
-    """Neither that of the output nor that of the kept rows; what both had published stays."""
+    """Neither that of the output nor that of the quarantined rows; what both had published stays."""
     url = request.getfixturevalue("database") if kind == "postgres" else ""
     write_events(place.input, EVENTS[:10], EVENTS[10:20], EVENTS[20:])
     out, taken = (Target(kind, place.root, url, name) for name in ("out", "taken"))
-    how: Any = {"files_per_batch": "1", "run_id": "r", "sink": kind, "kept_sink": kind}
+    how: Any = {"files_per_batch": "1", "run_id": "r", "sink": kind, "quarantine_sink": kind}
     how |= {"output": out.location, "kept": taken.location}
 
     with pytest.raises(RunFailedError, match="rule 'small' is broken by 4 of the run's 20 rows"):
@@ -585,12 +590,12 @@ def test_limits_are_numbers_and_shares_of_a_run_or_a_batch(spark, place, limits,
     how: Any = {"rules": [rule("small", "v < 8", **limits)], "mode": mode}
 
     if said is None:
-        assert 8 == len(check(spark, place, **how).kept)
+        assert 8 == len(check(spark, place, **how).quarantined)
         return
     with pytest.raises(RunFailedError) as error:
         check(spark, place, **how)
     assert f"rule 'small' is broken by {said}" in str(error.value)
-    assert ([], []) == (written(place.output), kept_rows(place.root / "kept"))
+    assert ([], []) == (written(place.output), quarantined_rows(place.root / "kept"))
 
 
 @pytest.mark.long
@@ -611,7 +616,7 @@ def test_a_function_gets_no_batch_that_crosses_a_limit(spark, place):
 
     assert (["0:8"], ["0:8", "1:8", "2:16"]) == (before, place.noted()[:3])
     assert {"small": 8} == counts(place)
-    assert 8 == len(kept_rows(place.root / "kept"))
+    assert 8 == len(quarantined_rows(place.root / "kept"))
 
 
 @pytest.mark.long
@@ -623,14 +628,14 @@ def test_a_function_may_read_a_batch_twice(spark, place):
     found = check(spark, place, rules=[rule("small", "v < 8")], **how)
 
     assert ["0:16", "1:16"] == place.noted()[:2]
-    assert (8, {"small": 8}) == (len(found.kept), counts(place))
+    assert (8, {"small": 8}) == (len(found.quarantined), counts(place))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [
-        "sink.kept",
+        "sink.quarantined",
         pytest.param("sink.precommitted", marks=pytest.mark.whole),
         pytest.param("files.published_one", marks=pytest.mark.whole),
     ],
@@ -656,10 +661,10 @@ def test_a_rule_that_the_row_does_not_decide_takes_none_out(spark, place, lot):
     write_events(place.input, EVENTS)
 
     with pytest.raises(ConfigError, match="rule 'lot': what it gives is not decided by the row"):
-        check(spark, place, "by_lot", lot=lot, on="keep")
+        check(spark, place, "by_lot", lot=lot, on="quarantine")
     counted = check(spark, place, "by_lot", lot=lot, on="count")
 
-    assert (len(EVENTS), []) == (len(counted.rows), counted.kept)
+    assert (len(EVENTS), []) == (len(counted.rows), counted.quarantined)
 
 
 def test_rows_that_are_others_when_they_are_read_again_are_refused(spark, place):
@@ -669,7 +674,7 @@ def test_rows_that_are_others_when_they_are_read_again_are_refused(spark, place)
     with pytest.raises(RunFailedError, match="gives another result each time"):
         check(spark, place, "once_broken", marks=str(place.root / "marks"))
 
-    assert ([], []) == (written(place.output), kept_rows(place.root / "kept"))
+    assert ([], []) == (written(place.output), quarantined_rows(place.root / "kept"))
 
 
 # --- a run among others -----------------------------------------------------------------------
@@ -695,7 +700,7 @@ def test_a_run_that_is_replayed_keeps_what_it_finds_then(spark, place):
 
     found = checked_windows(spark, place, run_id="two.r2", replays="two", replayable_runs=3)
 
-    assert 8 == len(two.kept)
+    assert 8 == len(two.quarantined)
     assert windows_of([e for e in [*FIRST, *CORRECTED] if e[2] < 8]) == found.rows
     assert [(8, "small")] * 6 + [(9, "small")] * 2 == found.broken
     assert {"small": 4} == counts(place)
@@ -711,7 +716,9 @@ def test_a_job_goes_back_to_a_savepoint_with_its_kept_rows(spark, place):
     checked_windows(spark, place, run_id="two", **SUSPENDED)
 
     restore_job(str(place.job_dir), savepoint.url, revert=True, spark=spark)
-    assert [(8, "small")] * 2 + [(9, "small")] * 2 == broken_of(kept_rows(place.root / "kept"))
+    assert [(8, "small")] * 2 + [(9, "small")] * 2 == broken_of(
+        quarantined_rows(place.root / "kept")
+    )
     found = checked_windows(spark, place, run_id="three")
     other = Place(place.root / "other")
     elsewhere = checked_windows(
@@ -733,7 +740,7 @@ def test_a_stream_keeps_rows_over_a_drain_and_sources_that_end_or_fall_silent(sp
     with driving(spark, place, until="stopped", **how) as driver:
         driver.until(lambda: written(place.output) != [])  # the past has ended and holds nothing
         write_events(place.input, [(41, "a", 7), (47, "b", 5)], first=2)
-        driver.until(lambda: 4 == len(kept_rows(place.root / "kept")))
+        driver.until(lambda: 4 == len(quarantined_rows(place.root / "kept")))
         driver.stop(drain=True)
         final = driver.end()
 
@@ -742,7 +749,9 @@ def test_a_stream_keeps_rows_over_a_drain_and_sources_that_end_or_fall_silent(sp
     assert windows_of((t, "-", v) for t, v in good) == [
         (start, "-", *rest) for start, *rest in written(place.output)
     ]
-    assert ["live"] * 3 + ["past"] == sorted(row["place"] for row in kept_rows(place.root / "kept"))
+    assert ["live"] * 3 + ["past"] == sorted(
+        row["place"] for row in quarantined_rows(place.root / "kept")
+    )
     assert {"past": 1, "live": 3} == counts(place)
     taps = record_of(place).taps.values()
     assert [3, 6] == sorted(tap["rows"] for tap in taps)
@@ -759,8 +768,10 @@ def test_a_run_on_samples_gives_what_is_kept_beside_what_is_written(spark, mode)
 
     def job(ctx):
         read = ctx.read("rows", format="csv", path="/nowhere", schema=SCHEMA, bounded=True)
-        good = ctx.expect(read, "small", "v < 8", on="keep", limit=ctx.params["limit"])
-        ctx.write("out", good.select("v"), to=files("/nowhere/out"), kept=files("/nowhere/kept"))
+        good = ctx.expect(read, "small", "v < 8", on="quarantine", limit=ctx.params["limit"])
+        ctx.write(
+            "out", good.select("v"), to=files("/nowhere/out"), quarantine=files("/nowhere/kept")
+        )
         ctx.write("all", read.select("v"), to=files("/nowhere/all"))
 
     result = run_in_memory(
@@ -769,8 +780,8 @@ def test_a_run_on_samples_gives_what_is_kept_beside_what_is_written(spark, mode)
 
     assert [(1,)] == plain(result.outputs["out"].collect())
     assert [1, 8, 9] == sorted(row.v for row in result.outputs["all"].collect())
-    assert ["out"] == list(result.kept)
-    kept = (json.loads(row.row) for row in result.kept["out"].collect())
+    assert ["out"] == list(result.quarantined)
+    kept = (json.loads(row.row) for row in result.quarantined["out"].collect())
     assert {("b", 9), (None, 8)} == {(row["k"], row["v"]) for row in kept}
     with pytest.raises(RunFailedError, match="rule 'small' is broken by 2 of"):
         run_in_memory(job, {"rows": rows}, params={"limit": 1}, spark=spark, mode=mode)
@@ -808,10 +819,12 @@ def test_a_sample_of_messages_is_read_as_messages_are(spark):
             format="spark-stream-kafka",
             schema="v int",
             value="json",
-            rejected="keep",
+            rejected="quarantine",
             bounded=True,
         )
-        ctx.write("out", read.select("value.v"), to=files("/nowhere/o"), kept=files("/nowhere/k"))
+        ctx.write(
+            "out", read.select("value.v"), to=files("/nowhere/o"), quarantine=files("/nowhere/k")
+        )
 
     values = ['{"v": 1}', "{", '{"v": "x"}', None]
     sample = [
@@ -821,5 +834,5 @@ def test_a_sample_of_messages_is_read_as_messages_are(spark):
     result = run_in_memory(job, {"messages": sample}, spark=spark)
 
     assert [(1,)] == plain(result.outputs["out"].collect())
-    kept = [(row.row, row.origin) for row in result.kept["out"].collect()]
+    kept = [(row.row, row.origin) for row in result.quarantined["out"].collect()]
     assert [("", "t:0:3"), ("{", "t:0:1"), ('{"v": "x"}', "t:0:2")] == sorted(kept)

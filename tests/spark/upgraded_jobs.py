@@ -185,12 +185,12 @@ def _checked(
     on: str = "",
 ) -> None:
     rows = events(ctx, schema=schema, rejected=rejected)
-    rows = ctx.expect(rows, "a value", value, on="keep")
+    rows = ctx.expect(rows, "a value", value, on="quarantine")
     rows = ctx.expect(rows, "a rule", rule, on=on) if rule else rows
     counted = rows.dropDuplicatesWithinWatermark(["k", "v"]).groupBy(F.window("time", "10 seconds"))
     totals = counted.count().select(seconds("window.start").alias("start"), "count")
     output = ctx.params["output"]
-    ctx.write("out", totals, to=files(f"{output}/out"), kept=files(f"{output}/kept"))
+    ctx.write("out", totals, to=files(f"{output}/out"), quarantine=files(f"{output}/kept"))
 
 
 def state_before_counts(ctx: JobContext) -> None:

@@ -218,7 +218,7 @@ class EpochBench:
     Args:
         root: the job directory.
         sinks: where the query writes.
-        kept: the one of them that takes kept rows.
+        kept: the one of them that takes quarantined rows.
         query: its name.
     """
 
@@ -265,7 +265,7 @@ class EpochBench:
             storage=self.committables,
             logs=self.spark.logs,
             sinks=sinks or self.sinks,
-            kept=self.kept,
+            quarantine=self.kept,
             lease=lease,
             run_id=run_id,
             clock=self.clock,

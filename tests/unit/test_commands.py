@@ -272,7 +272,7 @@ EVERY_OPTION = (
     "--restart=fixed-delay(attempts=3, delay=10 s)",
     "--failover=full",
     "--fails-as=jobs.BadRow=NON_RECOVERABLE",
-    "--late=keep",
+    "--late=quarantine",
     "--late-limit=0.1%",
     "--missing-input=fail",
     "--probation=1 hour",

@@ -70,8 +70,8 @@ def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
 
 
 REFUSED = [
-    ({"late": "never"}, "late 'never': use one of 'count', 'keep', 'fail', 'wait'"),
-    ({"late_limit": "5"}, "late limit '5' is of late='fail' or 'keep', and late is 'count'"),
+    ({"late": "never"}, "late 'never': use one of 'count', 'quarantine', 'fail', 'wait'"),
+    ({"late_limit": "5"}, "late limit '5' is of late='fail' or 'quarantine', and late is 'count'"),
     ({"late": "fail", "late_limit": "x"}, "late limit 'x'"),
     ({"late": "wait", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
     ({"late": "wait", "until": "available"}, "until='available', at_end=None does not reach"),

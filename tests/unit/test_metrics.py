@@ -70,10 +70,10 @@ def reported(**values: Any) -> dict[str, Any]:
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": 5200, "avgOffsetsBehindLatest": 1300},
         "operators": [{"name": "0", "late_rows": 3}, {"name": "1", "late_rows": 4}],
-        "account": {
-            "rejected": {"orders": {"rows": 12, "broken": 2, "on": "keep"}},
+        "row_counts": {
+            "rejected": {"orders": {"rows": 12, "broken": 2, "on": "quarantine"}},
             "rules": {
-                "positive": {"rows": 10, "broken": 3, "on": "keep"},
+                "positive": {"rows": 10, "broken": 3, "on": "quarantine"},
                 "known": {"rows": 10, "broken": 1, "on": "count"},
             },
             "kept": 5,
@@ -115,7 +115,7 @@ def test_a_stream_at_work_has_every_metric():
         "late_rows": 7.0,
         "rejected_rows": 2.0,
         "broken_rows": 4.0,
-        "kept_rows": 5.0,
+        "quarantined_rows": 5.0,
         "batch_duration": 2.5,
         "input_rows_per_second": 100.0,
         "processed_rows_per_second": 400.0,
@@ -317,7 +317,7 @@ def test_a_damaged_history_costs_its_own_metrics_only(job, clock, history):
 
     samples = values_of(reader.samples(is_alive=True), "q")
 
-    counted = {"late_rows", "rejected_rows", "broken_rows", "kept_rows"}
+    counted = {"late_rows", "rejected_rows", "broken_rows", "quarantined_rows"}
     assert {"backlog", "watermark_lag", *counted} == set(samples)
 
 

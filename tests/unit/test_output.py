@@ -24,7 +24,7 @@ from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, Qu
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, LateCount, totals_after
-from airflow_provider.runtime.jobdir.row_account import RowAccount
+from airflow_provider.runtime.jobdir.row_counts import RowCounts
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
@@ -381,7 +381,7 @@ def test_progress_before_the_first_batch(clock):
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{**OPERATOR, "late_rows": 0}],
         "sinks": [{"name": "out", "rows": 0}],
-        "account": RowAccount(late={"counts": 0}, written={"out": 0}).to_dict(),
+        "row_counts": RowCounts(late={"counts": 0}, written={"out": 0}).to_dict(),
     } == record.queries["daily"]
 
 
@@ -404,7 +404,7 @@ def test_progress_is_what_spark_reports(clock):
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{**OPERATOR, "late_rows": 2}],
         "sinks": [{"name": "out", "rows": 10}],
-        "account": RowAccount(10, late={"counts": 2}, written={"out": 10}).to_dict(),
+        "row_counts": RowCounts(10, late={"counts": 2}, written={"out": 10}).to_dict(),
     } == record.queries["daily"]
 
 

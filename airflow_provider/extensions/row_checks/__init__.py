@@ -1,1 +1,1 @@
-"""Rules of a job for its rows, and records that cannot be read: counted, kept, or an error."""
+"""Rules of a job for its rows, and records that cannot be read: counted, quarantined, or an error."""

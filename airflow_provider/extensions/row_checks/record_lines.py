@@ -11,7 +11,7 @@ import codecs
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import quoted
-from airflow_provider.runtime.jobdir.row_account import RecordLines
+from airflow_provider.runtime.jobdir.row_counts import RecordLines
 from airflow_provider.runtime.queries.taps import ADDED
 
 if TYPE_CHECKING:

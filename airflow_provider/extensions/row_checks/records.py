@@ -26,7 +26,7 @@ from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.queries.taps import ADDED, ORIGIN, kept_columns
+from airflow_provider.runtime.queries.taps import ADDED, ORIGIN, quarantine_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ def records_of(
         schema: of its records.
         options: of Spark's reader.
         value: the format of Kafka's values; None for files.
-        on: ``fail``, ``count`` or ``keep``.
+        on: ``fail``, ``count`` or ``quarantine``.
         limit: the most records of a run that may be rejected.
     """
     is_kafka = file_format.lower() in KAFKA_FORMATS
@@ -192,7 +192,7 @@ class Records:
 
         rows, reason = text.with_reason(rows, sf.col(LINE))
         columns = {"reason": reason, "row": sf.col(LINE), "origin": sf.col(ORIGIN)}
-        return rows.select(*kept_columns("rejected", sf.lit(self.source), **columns))
+        return rows.select(*quarantine_columns("rejected", sf.lit(self.source), **columns))
 
     def _text(self, folders: Iterable[str]) -> RecordText:
         """Return how the text of a record is read, without the columns that *folders* have."""

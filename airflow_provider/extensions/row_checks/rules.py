@@ -13,7 +13,13 @@ from airflow_provider.extensions.row_checks.taps import MOST_RULES, BitTap, with
 from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL, KEEP, RowLimit, parse_row_limit
+from airflow_provider.runtime.jobdir.run_options import (
+    COUNT,
+    FAIL,
+    QUARANTINE,
+    RowLimit,
+    parse_row_limit,
+)
 from airflow_provider.runtime.queries.plan import items
 from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.spark.versions import class_named
@@ -21,7 +27,7 @@ from airflow_provider.runtime.spark.versions import class_named
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-POLICIES: Final = (FAIL, COUNT, KEEP)
+POLICIES: Final = (FAIL, COUNT, QUARANTINE)
 _LONGEST: Final = 100
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 
@@ -49,7 +55,12 @@ def rule_of(
     if on == FAIL and most is None and each is None:
         most = RowLimit(0)
     return Rule(
-        name, takes=takes or on == KEEP, keeps=on == KEEP, on=on, limit=most, batch_limit=each
+        name,
+        takes=takes or on == QUARANTINE,
+        quarantines=on == QUARANTINE,
+        on=on,
+        limit=most,
+        batch_limit=each,
     )
 
 
@@ -94,7 +105,7 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
     if rule.takes and not _is_decided(plan):
         msg = (
             f"rule {rule.name!r}: what it gives is not decided by the row, so a row could be "
-            "written and kept, or neither; use a rule that is, or on='count'"
+            "written and quarantined, or neither; use a rule that is, or on='count'"
         )
         raise ConfigError(msg)
     pattern = class_named(selected.sparkSession._jvm, f"{_CATALYST}.trees.TreePattern")
@@ -127,9 +138,9 @@ def _differs(column: Any, differing: set[int]) -> bool:
 def _check_names(df: DataFrame, rule: Rule) -> None:
     lower = [name.lower() for name in df.columns]
     twice = next((name for name in lower if lower.count(name) > 1), None)
-    if twice is not None and rule.keeps:
+    if twice is not None and rule.quarantines:
         msg = (
-            f"rule {rule.name!r}: its rows have two columns {twice!r}, and cannot be kept; rename "
-            "one with withColumnRenamed or alias"
+            f"rule {rule.name!r}: its rows have two columns {twice!r}, and cannot be quarantined; "
+            "rename one with withColumnRenamed or alias"
         )
         raise ConfigError(msg)

@@ -2,8 +2,9 @@
 
 Such a tap adds a column to its rows, with a bit for each rule that the row breaks, and Spark
 observes the bits' sums (``Dataset.observe``) while the batch runs. Rows that a rule takes out are
-left out above. What is kept of them is read from the tap's own part of the executed plan, and only
-in a batch that has some. As both use one plan and one column, a row is in one place or the other.
+left out above. Their columns for the quarantine are read from the tap's own part of the executed
+plan, and only in a batch that has some. As both use one plan and one column, a row is in one place
+or the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from airflow_provider.runtime.queries.taps import (
     ADDED,
     Tap,
     behind_state,
-    kept_columns,
+    quarantine_columns,
     row_as_json,
 )
 from airflow_provider.runtime.spark.versions import class_named
@@ -47,7 +48,7 @@ class BitTap(Tap):
         wrong: the bits of the rules that a row of *given* breaks; never NULL.
         broken: for each rule what is NULL in a good row; None if a rule is not in the row alone,
             or not of Spark's own functions, so that Spark cannot observe it.
-        describe: returns what is kept of rows; None for their columns as JSON.
+        describe: returns the columns of quarantined rows; None for their columns as JSON.
     """
 
     given: DataFrame
@@ -111,7 +112,7 @@ class BitTap(Tap):
             return self.given.observe(self.name, *_counts([first, *others]))
         # Never true, and Spark does not know it: so it leaves all columns in the plan.
         every = _every(self.rows)
-        is_shown = self.keeps or self.is_limited
+        is_shown = self.quarantines or self.is_limited
         whole = [sf.max(sf.when(sf.col(BITS) < 0, every)).alias("whole")] if is_shown else []
         return self.rows.observe(self.name, *self._sums(), *whole)
 
@@ -149,8 +150,8 @@ class BitTap(Tap):
         takes = self._bits(lambda rule: rule.takes)
         return (rows.where(~_has(takes)) if takes else rows).drop(BITS)
 
-    def kept(self, rows: DataFrame) -> DataFrame:
-        return self._describe(rows.where(_has(self._bits(lambda rule: rule.keeps))))
+    def quarantined(self, rows: DataFrame) -> DataFrame:
+        return self._describe(rows.where(_has(self._bits(lambda rule: rule.quarantines))))
 
     def breaking(self, rows: DataFrame, rule: Rule) -> DataFrame:
         return self._describe(rows.where(_has(1 << self.rules.index(rule))))
@@ -159,7 +160,9 @@ class BitTap(Tap):
         if self.describe is not None:
             return self.describe(broken)
         names = (name for name in self.given.columns if name in broken.columns)
-        return broken.select(*kept_columns("rule", self._names_of_broken(), row=row_as_json(names)))
+        return broken.select(
+            *quarantine_columns("rule", self._names_of_broken(), row=row_as_json(names))
+        )
 
     def _names_of_broken(self) -> Column:
         from pyspark.sql import functions as sf

@@ -1,14 +1,14 @@
-"""The tab "Kept rows": how many rows each run has kept, with some of the newest ones."""
+"""The tab "Quarantined rows": how many rows each run has quarantined, with some of the newest ones."""
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.row_checks.kept_files import (
+from airflow_provider.extensions.row_checks.quarantine_files import (
     grouped,
-    keeps_rows,
-    kept_of_run,
+    quarantine_of_run,
+    quarantines_rows,
     totals_of_run,
 )
 from airflow_provider.hooks.api import Moment, Section, Table
@@ -18,8 +18,8 @@ from airflow_provider.runtime.jobdir.runs import recent_runs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_provider.extensions.row_checks.kept_files import KeptOfQuery, Row
-    from airflow_provider.runtime.jobdir.row_account import KeptTotals
+    from airflow_provider.extensions.row_checks.quarantine_files import QuarantineOfQuery, Row
+    from airflow_provider.runtime.jobdir.row_counts import QuarantineTotals
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 _FILES: Final = 20  # the newest ones: a page is not for reading all
@@ -27,31 +27,31 @@ _LARGEST_BYTES: Final = 4 * 1024 * 1024
 _ROWS: Final = 10_000
 _SAMPLES: Final = 5
 _RUNS: Final = 48  # two days by the hour
-_LOOKED_AT: Final = 5  # a run that has just begun has not said yet that it keeps rows
-_COUNTS: Final = ("Run", "Started", "Kept", "Rejected", "Broke a rule", "Late")
+_LOOKED_AT: Final = 5  # a run that has just begun has not reported yet that it quarantines rows
+_COUNTS: Final = ("Run", "Started", "Quarantined", "Rejected", "Broke a rule", "Late")
 _COLUMNS: Final = ("Reason", "Origin", "Row", "Event time", "Watermark", "At")
-_HINT: Final = "spark-stream rejected shows all of them, and writes them for correction."
+_HINT: Final = "spark-stream quarantine shows all of them, and writes them for correction."
 
 
-class KeptView:
+class QuarantineView:
     """The tab."""
 
     api_version = 1
-    title = "Kept rows"
+    title = "Quarantined rows"
 
     def concerns(self, job_dir: str) -> bool:
         directory = directory_at(job_dir)
-        return any(keeps_rows(directory, each) for each in recent_runs(directory, _LOOKED_AT))
+        return any(quarantines_rows(directory, each) for each in recent_runs(directory, _LOOKED_AT))
 
     def read(self, job_dir: str) -> Sequence[Section]:
         directory = directory_at(job_dir)
         runs = recent_runs(directory, _RUNS)
         found = ((each, totals_of_run(directory, each)) for each in runs)
-        totals = [(each, kept) for each, kept in found if kept is not None]
-        # A run of which a sink does not count may have kept some, too.
+        totals = [(each, quarantined) for each, quarantined in found if quarantined is not None]
+        # A run of which a sink does not count may have quarantined some, too.
         newest = runs[0] if runs else None
-        last = next((each for each, kept in totals if kept.kept != 0), newest)
-        queries = kept_of_run(directory, last) if last is not None else []
+        last = next((each for each, quarantined in totals if quarantined.quarantined != 0), newest)
+        queries = quarantine_of_run(directory, last) if last is not None else []
         which = f", of run {_name(last)}" if last is not None and last is not newest else ""
         return [
             *(section for each in queries for section in _query(each, which)),
@@ -60,22 +60,29 @@ class KeptView:
         ]
 
 
-KEPT: Final = KeptView()
+QUARANTINE: Final = QuarantineView()
 
 
-def _by_run(totals: Sequence[tuple[RunRecord, KeptTotals]]) -> Iterator[Section]:
+def _by_run(totals: Sequence[tuple[RunRecord, QuarantineTotals]]) -> Iterator[Section]:
     if len(totals) < 2:  # noqa: PLR2004 - one run is told below
         return
-    counts = [each.kept for _, each in totals]
+    counts = [each.quarantined for _, each in totals]
     known = [number for number in counts if number is not None]
     rows = [
-        (_name(record), Moment(record.started), each.kept, each.rejected, each.broken, each.late)
+        (
+            _name(record),
+            Moment(record.started),
+            each.quarantined,
+            each.rejected,
+            each.broken,
+            each.late,
+        )
         for record, each in totals
     ]
     yield Section(
         title="By run",
-        detail="the newest runs, and rows that were kept" if len(rows) == _RUNS else None,
-        facts={"Kept by all of them": sum(known) if len(known) == len(counts) else None},
+        detail="the newest runs, and rows that were quarantined" if len(rows) == _RUNS else None,
+        facts={"Quarantined by all of them": sum(known) if len(known) == len(counts) else None},
         table=Table(_COUNTS, rows),
     )
 
@@ -87,17 +94,17 @@ def _name(record: RunRecord) -> str:
     return f"{start} to {end} UTC"
 
 
-def _query(kept: KeptOfQuery, which: str) -> Iterator[Section]:
-    if kept.sink is None:
+def _query(quarantined: QuarantineOfQuery, which: str) -> Iterator[Section]:
+    if quarantined.sink is None:
         return
-    is_read = kept.files is not None
+    is_read = quarantined.files is not None
     yield Section(
-        title=kept.query,
-        detail=f"{kept.sink}{which}",
+        title=quarantined.query,
+        detail=f"{quarantined.sink}{which}",
         text=None if is_read else "Its rows are not in files: read them in that sink.",
-        facts={"Kept": kept.account.get("kept")},
+        facts={"Quarantined": quarantined.row_counts.get("quarantined")},
     )
-    newest = itertools.islice(kept.sample(files=_FILES, at_most_bytes=_LARGEST_BYTES), _ROWS)
+    newest = itertools.islice(quarantined.sample(files=_FILES, at_most_bytes=_LARGEST_BYTES), _ROWS)
     for (kind, place), (_, samples) in grouped(newest, _SAMPLES).items():
         table = Table(_COLUMNS, [_row(each) for each in samples])
         yield Section(title=f"{kind}: {place}", is_nested=True, table=table)

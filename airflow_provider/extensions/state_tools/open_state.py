@@ -14,7 +14,7 @@ from airflow_provider.extensions.state_tools.contents import (
     tables_of,
 )
 from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso
-from airflow_provider.runtime.checkpoint.drain_step import is_of_drain, finish_states_of
+from airflow_provider.runtime.checkpoint.drain_step import finish_states_of, is_of_drain
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.checkpoint.operators import (

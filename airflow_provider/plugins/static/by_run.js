@@ -1,4 +1,4 @@
-// The runs of a job that continues from run to run: what each has read, written, dropped and kept.
+// The runs of a job that continues from run to run: what each has read, written, dropped and quarantined.
 import { Link, html } from "./host.js";
 import { jobQuery } from "./addresses.js";
 import { jobPath, useData } from "./api.js";
@@ -41,7 +41,7 @@ function columnsOf(shown) {
     { title: "Rows read", isNumber: true, of: (run) => rowsOf(run.rows_read, run) },
     { title: "Rows written", isNumber: true, of: (run) => rowsOf(run.rows_written, run) },
     { title: "Late", isNumber: true, of: ({ late_rows: late }) => whole(late) },
-    { title: "Kept", isNumber: true, of: ({ kept_rows: kept }) => whole(kept) },
+    { title: "Quarantined", isNumber: true, of: ({ quarantined_rows: rows }) => whole(rows) },
     { title: "Started", of: ({ started }) => moment(started) },
     { title: "Took", isNumber: true, of: ({ duration_s: seconds }) => (seconds === null ? NOTHING : duration(seconds)) },
   ];

@@ -1,6 +1,6 @@
 // The overview of a stream: what it is made of, and how it goes.
 import { html } from "./host.js";
-import { Account } from "./account.js";
+import { RowCounts } from "./row_counts.js";
 import { RunPlots } from "./by_run.js";
 import { NOTHING, count, duration, lateRows, lostRows, moment, rate, sentence, short, sliceName, whole, words } from "./format.js";
 import { Facts, Id, Waiting } from "./parts.js";
@@ -108,8 +108,8 @@ function queriesOf({ progress, final, does }) {
       pacing: end || !last.pacing ? null : pacingOf(last.pacing),
       sources: (now.sources ?? []).map((part) => partOf(part, end)),
       operators: (now.operators ?? []).map((part) => ({ ...partOf(part, end), ...operatorOf(part, does, bound) })),
-      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} ${part.keeps ? "kept rows" : "rows"}` : null })),
-      account: now.account ?? null,
+      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} ${part.keeps ? "quarantined rows" : "rows"}` : null })),
+      rowCounts: now.row_counts ?? null,
     };
   });
 }
@@ -153,7 +153,7 @@ function Query({ query, go }) {
         : null}
       <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `batch ${query.batch}`} />
     </div>
-    <${Account} account=${query.account} name=${query.name} go=${go} />
+    <${RowCounts} counts=${query.rowCounts} name=${query.name} go=${go} />
     ${query.pacing ? html`<p className="ss-muted">Batch size ${query.pacing}</p>` : null}
   </section>`;
 }

@@ -73,7 +73,7 @@ export function runPlots(runs) {
   const plots = [
     { title: "Rows by run", say: short, series: [["read", of("rows_read")], ["written", of("rows_written")]] },
     { title: "Late rows by run", say: whole, series: [["late", of("late_rows")]] },
-    { title: "Kept rows by run", say: whole, series: [["kept", of("kept_rows")]] },
+    { title: "Quarantined rows by run", say: whole, series: [["quarantined", of("quarantined_rows")]] },
     { title: "Duration by run", say: duration, series: [["took", of("duration_s")]] },
   ];
   return { times: times(of("started")), plots: filled(plots) };

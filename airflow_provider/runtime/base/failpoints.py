@@ -49,8 +49,9 @@ ALL: Final = (
     #: Staged rows that no reader sees and no record names: the next start, or `spark-stream
     #: cleanup`, removes them.
     "sink.staged",
-    #: The same, and staged kept rows: the next start, or `spark-stream cleanup`, removes them.
-    "sink.kept",
+    #: The same, and staged quarantined rows: the next start, or `spark-stream cleanup`, removes
+    #: them.
+    "sink.quarantined",
     #: The pre-commit `<N>.<token>.json` of an open batch: without `commits/N` Spark runs batch N
     #: again, and the new staging counts.
     "sink.precommitted",

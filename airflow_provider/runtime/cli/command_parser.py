@@ -323,7 +323,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "savepoint dispose": (_SAVED,),
     "warm-drivers start": ("--size 2",),
-    "rejected": (_JOB, f"{_JOB} --kind rejected --write /data/corrected"),
+    "quarantine": (_JOB, f"{_JOB} --kind rejected --write /data/corrected"),
     "warm-drivers status": ("",),
     "warm-drivers stop": ("",),
     "state show": (_JOB, f"{_SAVED} daily --rows"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider.runtime.base.clock import utc_text
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK, UNREAD_FILES
-from airflow_provider.runtime.jobdir.row_account import kept_totals
+from airflow_provider.runtime.jobdir.row_counts import quarantine_totals
 from airflow_provider.runtime.observe.samples import largest_backlog
 
 if TYPE_CHECKING:
@@ -235,9 +235,9 @@ def _run_parts(record: ProgressRecord, paces: Mapping[str, QueryPace]) -> Iterat
             yield f"{rate:,.0f} rows/s in the last minute"
     if record.late_rows:
         yield f"{'at least ' if record.late_minimum else ''}{record.late_rows:,} late"
-    kept = kept_totals(record.queries)
-    if kept.has_any:
-        yield str(kept)
+    quarantined = quarantine_totals(record.queries)
+    if quarantined.has_any:
+        yield str(quarantined)
     if record.lost_rows:
         yield f"{record.lost_rows:,} expired before they were read"
 

@@ -27,7 +27,7 @@ from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import open_job_directory
-from airflow_provider.runtime.jobdir.row_account import kept_totals, output_sinks
+from airflow_provider.runtime.jobdir.row_counts import output_sinks, quarantine_totals
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, parse_pairs
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
@@ -79,18 +79,18 @@ def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
     """Yield the lines of an ended run; *took_s* is the time of this command, not of the run."""
     sinks = [(name, sink) for name, query in final.queries.items() for sink in query["sinks"]]
     written = [sink for query in final.queries.values() for sink in output_sinks(query)]
-    kept = kept_totals(final.queries)
+    quarantined = quarantine_totals(final.queries)
     rows = [
         f"{_number(final.rows_read, final.rows_minimum)} rows in",
         f"{_number(_sum_of(written), final.rows_minimum)} out",
-        *([str(kept)] if kept.has_any else []),
+        *([str(quarantined)] if quarantined.has_any else []),
     ]
-    if not kept.has_any or final.late_rows != kept.late:
+    if not quarantined.has_any or final.late_rows != quarantined.late:
         rows.append(f"{_number(final.late_rows, final.late_minimum)} late")
     head = f"{final.outcome}: run {final.run_id}, attempt {final.attempts}"
     yield f"{head}, {took_s:,.1f} s: {', '.join(rows)}"
     for name, sink in sinks[:_MOST_SINKS]:
-        kind = "kept rows" if sink.get("keeps") else "rows"
+        kind = "quarantined rows" if sink.get("quarantine") else "rows"
         yield f"  {name} -> {sink['name']}: {_number(sink['rows'])} {kind}"
     if len(sinks) > _MOST_SINKS:
         yield f"  and {len(sinks) - _MOST_SINKS} more sinks"

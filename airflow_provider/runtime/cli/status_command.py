@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.jobdir.row_account import describe_uncounted, kept_totals
+from airflow_provider.runtime.jobdir.row_counts import describe_uncounted, quarantine_totals
 from airflow_provider.runtime.jobdir.run_commit import contradiction
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import (
@@ -269,12 +269,12 @@ def _print_status(document: dict[str, Any]) -> None:
         counted = run["final"] or run["progress"] or {}
         rows = counted.get("rows_read")
         at_least = "at least " if counted.get("rows_minimum") else ""
-        kept = kept_totals(counted.get("queries", {}))
+        totals = quarantine_totals(counted.get("queries", {}))
         since = f" since {utc_text(run['since'])}" if run["since"] is not None else ""
         print(
             f"  run {run['run_id']}: {run['state']}{since}, {run['attempts']} attempt(s)"
             + (f", {at_least}{rows:,} rows read" if rows is not None else "")
-            + (f", {kept}" if kept.has_any else "")
+            + (f", {totals}" if totals.has_any else "")
         )
         for line in _run_lines(run):
             print(f"    {line}")
@@ -303,7 +303,8 @@ _FINISH_STATES: Final = {"running": "unfinished", "partly_finished": "partly fin
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
     for name, query in document.get("queries", {}).items():
         parts = [
-            f"{what} {part['name']} {_FINISH_STATES.get(part['finish_state'], part['finish_state'])}"
+            f"{what} {part['name']} "
+            f"{_FINISH_STATES.get(part['finish_state'], part['finish_state'])}"
             for what, key in (("source", "sources"), ("operator", "operators"))
             for part in query.get(key, ())
             if "finish_state" in part  # older versions of this package put none

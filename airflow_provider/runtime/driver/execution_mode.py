@@ -10,7 +10,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.ways_out import words
-from airflow_provider.runtime.jobdir.run_options import COUNT, KEEP, WAIT
+from airflow_provider.runtime.jobdir.run_options import COUNT, QUARANTINE, WAIT
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.queries.source import LATEST
@@ -176,10 +176,14 @@ def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> No
         )
         raise ConfigError(msg)
     for query in queries:
-        if late == KEEP and query.kept is None and "EventTimeWatermark" in query.operations:
+        if (
+            late == QUARANTINE
+            and query.quarantine is None
+            and "EventTimeWatermark" in query.operations
+        ):
             msg = (
-                f"query {query.name!r}: late={late!r} keeps late rows, and no sink takes them; "
-                "give ctx.write one: kept=files(…)"
+                f"query {query.name!r}: late={late!r} quarantines late rows, and no sink takes "
+                "them; give ctx.write one: quarantine=files(…)"
             )
             raise ConfigError(msg)
         if late != COUNT and query.native is not None and "EventTimeWatermark" in query.operations:

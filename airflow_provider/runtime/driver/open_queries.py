@@ -187,7 +187,7 @@ class QueryOpener:
             storage=self.directory.committables(query.name),
             logs=logs,
             sinks=query.sinks,
-            kept=query.kept,
+            quarantine=query.quarantine,
             lease=self.lease,
             run_id=self.run.run_id,
             clock=self.clock,

@@ -33,7 +33,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     total_of,
 )
 from airflow_provider.runtime.jobdir.run_records import REPORT_S, ProgressRecord
-from airflow_provider.runtime.queries.accounting import account_of
+from airflow_provider.runtime.queries.accounting import row_counts_of
 from airflow_provider.runtime.queries.batch_reports import backlog_of
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
             for index, each in enumerate(query.definition.topology.operators or ())
         ],
         "sinks": described_sinks(query.definition, query.epochs),
-        "account": account_of(
+        "row_counts": row_counts_of(
             query.definition,
             query.epochs.totals(),
             written_rows(query.definition, query.epochs),
@@ -211,10 +211,10 @@ def written_rows(
 def described_sinks(
     query: QueryDefinition, epochs: EpochCommitter | SparkSinkEpochs
 ) -> list[dict[str, Any]]:
-    """Return a query's sinks with their rows; that of kept rows is marked."""
-    kept = query.kept.name if query.kept is not None else None
+    """Return a query's sinks with their rows; that of quarantined rows is marked."""
+    quarantine = query.quarantine.name if query.quarantine is not None else None
     return [
-        {"name": name, "rows": rows, **({"keeps": True} if name == kept else {})}
+        {"name": name, "rows": rows, **({"quarantine": True} if name == quarantine else {})}
         for name, rows in written_rows(query, epochs).items()
     ]
 

@@ -48,7 +48,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
     RunRecord,
 )
-from airflow_provider.runtime.queries.accounting import check_account
+from airflow_provider.runtime.queries.accounting import check_row_counts
 from airflow_provider.runtime.queries.flush import ignored_timers
 from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, FinishStates, StartMode
+    from airflow_provider.runtime.checkpoint.drain_step import FinishStates, LogPosition, StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.driver.load_job import LoadedJob
@@ -271,7 +271,7 @@ def _describe_query(
     position = logs.position()
     last = epochs.last_record()
     written = written_rows(query, epochs)
-    account = check_account(query, epochs.totals(), written, unread_input=unread_input)
+    row_counts = check_row_counts(query, epochs.totals(), written, unread_input=unread_input)
     return {
         "query_id": logs.query_id(),
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
@@ -295,7 +295,7 @@ def _describe_query(
             {"name": each["name"], "epoch": last.epoch if last else None, **each}
             for each in described_sinks(query, epochs)
         ],
-        "account": account.to_dict(),
+        "row_counts": row_counts.to_dict(),
     }
 
 

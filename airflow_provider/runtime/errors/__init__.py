@@ -261,7 +261,7 @@ class RefusedRowsError(SparkStreamError):
     exit_code = EXIT_FATAL
 
 
-class AccountError(SparkStreamError):
+class RowCountsError(SparkStreamError):
     """The rows of a batch do not add up; it is not published, and may run again."""
 
 

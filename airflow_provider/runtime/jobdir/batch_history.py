@@ -44,7 +44,7 @@ class BatchEntry:
     Attributes:
         rejected_rows: records that could not be read; None if none are looked at.
         broken_rows: rows that broke a rule, once for each rule; None without rules.
-        kept_rows: rows that were taken out and kept; None where nothing is.
+        quarantined_rows: rows that were quarantined; None where nothing is.
         duration_ms: its time by Spark's phase, ``triggerExecution`` for all.
         input_rate: rows a second that have arrived since the batch before it.
         process_rate: rows a second while it ran.
@@ -63,7 +63,7 @@ class BatchEntry:
     late_rows: NonNegative | None = None
     rejected_rows: NonNegative | None = None
     broken_rows: NonNegative | None = None
-    kept_rows: NonNegative | None = None
+    quarantined_rows: NonNegative | None = None
     duration_ms: dict[str, NonNegative] = dataclasses.field(default_factory=dict)
     input_rate: float | None = None
     process_rate: float | None = None

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.typed_json import Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues, TapValues
-from airflow_provider.runtime.jobdir.row_account import (
-    describe_kept_rows,
-    kept_totals,
+from airflow_provider.runtime.jobdir.row_counts import (
+    describe_quarantined_rows,
     output_sinks,
+    quarantine_totals,
 )
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
@@ -37,13 +37,13 @@ class EpochRecord(Document):
         late_rows: rows of the run that each stateful operator, by its id, dropped as late up to and
             with this epoch; None when not known.
         late_minimum: whether they may be more: an aggregation's dropped group counts as one.
-        late_kept: how many of them were kept.
-        late_unkept: how many of them cannot be kept, as they came from another operator.
+        late_quarantined: how many of them were quarantined.
+        late_dropped: how many of them cannot be quarantined, as they came from another operator.
         source_rows: ``rows_read`` by source; None when not known.
         pushed_filters: by source, the filters by which its reader leaves out rows uncounted.
         lost_rows: messages up to and with this epoch that had expired before the run read them.
         taps: rows of the run up to and with this epoch at each place with rules.
-        kept_rows: rows of the run that were taken out and kept; None if the sink does not count.
+        quarantined_rows: rows of the run that were quarantined; None if the sink does not count.
         offsets: Spark's ``offsets/<epoch>`` when the batch ran; None if Spark keeps none, and in
             packed records.
         log_digests: the SHA-256 of that and of each file of ``sources/`` of the batch, by path.
@@ -67,13 +67,13 @@ class EpochRecord(Document):
     committed: str | None = None
     late_rows: dict[Name, NonNegative] | None = dataclasses.field(default_factory=dict)
     late_minimum: bool = False
-    late_kept: NonNegative = 0
-    late_unkept: NonNegative = 0
+    late_quarantined: NonNegative = 0
+    late_dropped: NonNegative = 0
     source_rows: dict[str, NonNegative] | None = dataclasses.field(default_factory=dict)
     pushed_filters: dict[str, str] = dataclasses.field(default_factory=dict)
     lost_rows: NonNegative = 0
     taps: dict[str, TapValues] = dataclasses.field(default_factory=dict)
-    kept_rows: NonNegative | None = 0
+    quarantined_rows: NonNegative | None = 0
     offsets: str | None = None
     log_digests: dict[str, str] = dataclasses.field(default_factory=dict)
     commit: str | None = None
@@ -205,14 +205,14 @@ class LateCount:
 
     Attributes:
         is_minimum: whether each dropped group of an aggregation counts as one row.
-        kept: how many of them are to be kept.
-        unkept: how many of them cannot be, as they came from another operator.
+        quarantined: how many of them are.
+        dropped: how many of them cannot be, as they came from another operator.
     """
 
     rows: LateRows = dataclasses.field(default_factory=dict)
     is_minimum: bool = False
-    kept: int = 0
-    unkept: int = 0
+    quarantined: int = 0
+    dropped: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +280,7 @@ def add_each(
 
 
 def totals_after(
-    ours: EpochRecord | None, batch: BatchCounts, kept: int | None = 0
+    ours: EpochRecord | None, batch: BatchCounts, quarantined: int | None = 0
 ) -> dict[str, Any]:
     """Return the record fields that count the run up to and with an epoch."""
     was_minimum = ours is not None and ours.late_minimum
@@ -293,11 +293,12 @@ def totals_after(
         "pushed_filters": {**(ours.pushed_filters if ours else {}), **batch.pushed},
         "late_rows": add_each(ours.late_rows if ours else {}, late.rows if late else None),
         "late_minimum": was_minimum or (late is not None and late.is_minimum),
-        "late_kept": (ours.late_kept if ours else 0) + (late.kept if late else 0),
-        "late_unkept": (ours.late_unkept if ours else 0) + (late.unkept if late else 0),
+        "late_quarantined": (ours.late_quarantined if ours else 0)
+        + (late.quarantined if late else 0),
+        "late_dropped": (ours.late_dropped if ours else 0) + (late.dropped if late else 0),
         "lost_rows": (ours.lost_rows if ours else 0) + batch.lost,
         "taps": {**before, **taps},
-        "kept_rows": add_rows(ours.kept_rows if ours else 0, kept),
+        "quarantined_rows": add_rows(ours.quarantined_rows if ours else 0, quarantined),
     }
 
 
@@ -329,7 +330,7 @@ def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
     column order all times are NULL, and no window has such a row.
     """
     late, lost = describe_late_rows(document), document.get("lost_rows")
-    found = [*describe_kept_rows(document), *([late] if late is not None else [])]
+    found = [*describe_quarantined_rows(document), *([late] if late is not None else [])]
     if lost:
         found.append(f"{lost:,} messages had expired before they were read (failOnDataLoss=false)")
     ignored = _describe_ignored_timers(document)
@@ -380,8 +381,10 @@ def describe_late_rows(document: Mapping[str, Any]) -> str | None:
         if operator.get("late_rows")
     ]
     at_least = "at least " if document.get("late_minimum") else ""
-    kept = kept_totals(document["queries"]).late
-    became = f"were dropped, and {kept:,} of them kept" if kept else "were dropped"
+    quarantined = quarantine_totals(document["queries"]).late
+    became = (
+        f"were dropped, and {quarantined:,} of them quarantined" if quarantined else "were dropped"
+    )
     return f"{at_least}{late:,} rows{share} came late and {became}: {', '.join(operators)}"
 
 

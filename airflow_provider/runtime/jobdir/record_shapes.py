@@ -97,7 +97,7 @@ class _RecordLines(TypedDict):
     header: str | None
 
 
-class _Account(TypedDict, total=False):
+class _RowCounts(TypedDict, total=False):
     rows_read: NonNegative | None
     sources: dict[str, NonNegative | None]
     checked: dict[str, NonNegative | None]
@@ -105,9 +105,9 @@ class _Account(TypedDict, total=False):
     lines: dict[str, _RecordLines]
     rules: dict[str, _RuleCount]
     taken: NonNegative
-    kept: NonNegative | None
+    quarantined: NonNegative | None
     late: dict[str, NonNegative | None]
-    late_kept: NonNegative
+    late_quarantined: NonNegative
     lost: NonNegative | None
     written: dict[str, NonNegative | None]
     row_by_row: bool
@@ -115,7 +115,7 @@ class _Account(TypedDict, total=False):
 
 
 class _SinkMore(TypedDict, total=False):
-    keeps: bool  # whether it is the one for kept rows
+    quarantines: bool  # whether it is the one for quarantined rows
 
 
 class _FinalSink(_SinkMore):
@@ -135,7 +135,7 @@ class _FinalQueryMore(_FinalQuery, total=False):
     finished: bool
     sources: list[_Part]
     operators: list[_FinalOperator]
-    account: _Account
+    row_counts: _RowCounts
 
 
 def _can_be_found(query: dict[str, Any]) -> bool:
@@ -200,7 +200,7 @@ class _ProgressQuery(TypedDict, total=False):
     sources: list[_Part]
     operators: list[_OperatorPart]
     sinks: list[_ProgressSink]
-    account: _Account
+    row_counts: _RowCounts
 
 
 ProgressQueryValues = Annotated[dict[str, Any], shaped(_ProgressQuery)]

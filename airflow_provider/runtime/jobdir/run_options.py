@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 COUNT: Final = "count"
-KEEP: Final = "keep"
+QUARANTINE: Final = "quarantine"
 FAIL: Final = "fail"
 WAIT: Final = "wait"
-LATE: Final = (COUNT, KEEP, FAIL, WAIT)
+LATE: Final = (COUNT, QUARANTINE, FAIL, WAIT)
 _SHARE: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _WHOLE: Final = 100.0
 
@@ -159,7 +159,7 @@ def whole(value: Any) -> Any:
 
 def _same_watermark(late: str) -> str:
     # What becomes of late rows may change at any time, the watermark may not.
-    return late if late == WAIT else f"{COUNT}, {KEEP} or {FAIL}"
+    return late if late == WAIT else f"{COUNT}, {QUARANTINE} or {FAIL}"
 
 
 # --- The options --------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class RunOptions:
     )
     late: str = option(
         "--late",
-        "late rows: count them; keep them in each query's sink for kept rows; fail above a limit; "
+        "late rows: count them; quarantine them in each query's sink for that; fail above a limit; "
         "or wait: the watermark waits for the end of the data, so no row is late",
         default=COUNT,
         argument="late",
@@ -291,8 +291,8 @@ class RunOptions:
     )
     late_limit: str | None = option(
         "--late-limit",
-        "with late fail or keep: the most late rows of each query, a number or a share such as "
-        "0.1%; default: 0 with fail, any number with keep",
+        "with late fail or quarantine: the most late rows of each query, a number or a share such "
+        "as 0.1%; default: 0 with fail, any number with quarantine",
         default=None,
         argument="late_limit",
         takes="str | int | None",
@@ -371,7 +371,7 @@ class RunOptions:
     @property
     def accepted_late_rows(self) -> RowLimit | None:
         """How many late rows each query may drop; None for any number."""
-        if self.late == COUNT or (self.late == KEEP and self.late_limit is None):
+        if self.late == COUNT or (self.late == QUARANTINE and self.late_limit is None):
             return None
         return RowLimit() if self.late == WAIT else parse_row_limit(self.late_limit or "0")
 
@@ -406,10 +406,10 @@ class RunOptions:
     def _check_late(self) -> None:
         if self.late_limit is not None:
             parse_row_limit(self.late_limit)
-            if self.late not in {FAIL, KEEP}:
+            if self.late not in {FAIL, QUARANTINE}:
                 msg = (
-                    f"late limit {self.late_limit!r} is of late={FAIL!r} or {KEEP!r}, and late is "
-                    f"{self.late!r}; change one"
+                    f"late limit {self.late_limit!r} is of late={FAIL!r} or {QUARANTINE!r}, and "
+                    f"late is {self.late!r}; change one"
                 )
                 raise ConfigError(msg)
         if self.late == WAIT and not self._may_reach_the_end:

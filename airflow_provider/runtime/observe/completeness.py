@@ -152,7 +152,7 @@ class StreamReport(Document):
         at: the driver's last report.
         queries: per query ``query_id``, ``batch_id``: the last published batch, None before the
             first; its ``watermark``, ``sources`` with their ``end_offset``, and ``sinks``;
-            ``backlog`` as the sources report it; the ``account`` of its rows.
+            ``backlog`` as the sources report it; the ``row_counts`` of its rows.
     """
 
     CONTENTS = Contents.FACTS
@@ -211,9 +211,9 @@ def _describe_query(
         "batch_id": seen.number,
         "watermark": _iso(seen.watermark_ms),
         "sources": _sources(directory, name, seen.offsets) if seen.offsets is not None else [],
-        "sinks": _sinks(seen.epoch, _kept_sinks(reported)),
+        "sinks": _sinks(seen.epoch, _quarantine_sinks(reported)),
         "backlog": reported.get("backlog"),
-        "account": reported.get("account"),
+        "row_counts": reported.get("row_counts"),
     }
 
 
@@ -229,11 +229,11 @@ def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> list[dic
     ]
 
 
-def _kept_sinks(reported: Mapping[str, Any]) -> list[str]:
-    return [sink["name"] for sink in reported.get("sinks", ()) if sink.get("keeps")]
+def _quarantine_sinks(reported: Mapping[str, Any]) -> list[str]:
+    return [sink["name"] for sink in reported.get("sinks", ()) if sink.get("quarantine")]
 
 
-def _sinks(record: EpochRecord | None, kept: Sequence[str]) -> list[dict[str, Any]]:
+def _sinks(record: EpochRecord | None, quarantined: Sequence[str]) -> list[dict[str, Any]]:
     if record is None:  # one of Spark's own, or folded away
         return []
     return [
@@ -241,7 +241,7 @@ def _sinks(record: EpochRecord | None, kept: Sequence[str]) -> list[dict[str, An
             "name": sink["name"],
             "epoch": record.epoch,
             "rows": sink.get("run_rows"),
-            **({"keeps": True} if sink["name"] in kept else {}),
+            **({"quarantine": True} if sink["name"] in quarantined else {}),
         }
         for sink in record.sinks
     ]

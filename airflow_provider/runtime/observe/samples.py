@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import Due, from_iso, to_iso
 from airflow_provider.runtime.base.names import is_name
-from airflow_provider.runtime.jobdir.row_account import counts_of
+from airflow_provider.runtime.jobdir.row_counts import counts_of
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.snapshot import read_history
@@ -74,7 +74,7 @@ METRICS: Final = (
     Metric("late_rows", "rows", "How many rows the run has dropped as late"),
     Metric("rejected_rows", "rows", "How many records of the run could not be read"),
     Metric("broken_rows", "rows", "How many rows have broken a rule, once for each rule"),
-    Metric("kept_rows", "rows", "How many rows the run has taken out and kept"),
+    Metric("quarantined_rows", "rows", "How many rows the run has quarantined"),
     Metric("state_rows", "rows", "How many rows were in state after the last batch"),
     Metric("state_bytes", "bytes", "How much memory they take"),
     Metric("commit_age", "seconds", "Time since the last batch committed"),
@@ -139,7 +139,7 @@ def _of_query(
     late = [part.get("late_rows") for part in progress.get("operators") or ()]
     known = [rows for rows in late if rows is not None]
     yield "late_rows", sum(known) if known else None
-    yield from counts_of(progress.get("account") or {}).items()
+    yield from counts_of(progress.get("row_counts") or {}).items()
     if last is None:
         return
     yield "batch_duration", last.time_ms / 1000

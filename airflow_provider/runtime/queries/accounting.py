@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import AccountError
+from airflow_provider.runtime.errors import RowCountsError
 from airflow_provider.runtime.errors.ways_out import START_OVER
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.jobdir.row_account import RowAccount, RuleCount, imbalance
+from airflow_provider.runtime.jobdir.row_counts import RowCounts, RuleCount, imbalance
 from airflow_provider.runtime.sinks.files import FilesSink
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ _PUBLISHED: Final = (
 )
 
 
-def account_of(
+def row_counts_of(
     query: QueryDefinition,
     totals: Mapping[str, Any],
     written: Mapping[str, int | None],
     unread_input: Collection[str] = (),
-) -> RowAccount:
+) -> RowCounts:
     """Return the account of a query's rows.
 
     Args:
@@ -48,7 +48,7 @@ def account_of(
     ]
     known = totals["source_rows"]
     names = dict.fromkeys(source.name for source in query.sources)
-    return RowAccount(
+    return RowCounts(
         rows_read=totals["rows_read"],
         sources={
             name: None if known is None else known.get(name, 0)
@@ -64,9 +64,9 @@ def account_of(
         lines={str(tap.source): tap.lines for tap, _ in counted if tap.lines is not None},
         rules=_added((name, each) for tap, name, each in rules if tap.source is None),
         taken=sum(count["taken"] for tap, count in counted if tap.source is None),
-        kept=totals["kept_rows"],
+        quarantined=totals["quarantined_rows"],
         late=_late(query, totals["late_rows"]),
-        late_kept=totals["late_kept"],
+        late_quarantined=totals["late_quarantined"],
         lost=totals["lost_rows"],
         written={sink.name: written.get(sink.name) for sink in query.output_sinks},
         row_by_row=_is_row_by_row(query),
@@ -74,7 +74,7 @@ def account_of(
     )
 
 
-def check_account(
+def check_row_counts(
     query: QueryDefinition,
     totals: Mapping[str, Any],
     written: Mapping[str, int | None],
@@ -82,13 +82,13 @@ def check_account(
     unread_input: Collection[str] = (),
     at: str = "the run",
     way_out: str = _PUBLISHED,
-) -> RowAccount:
-    """Return the account; AccountError if it does not add up, *at* a batch, or the run's end."""
-    account = account_of(query, totals, written, unread_input)
+) -> RowCounts:
+    """Return the account; RowCountsError if it does not add up, *at* a batch, or the run's end."""
+    account = row_counts_of(query, totals, written, unread_input)
     wrong = imbalance(account)
     if wrong is not None:
         msg = f"query {query.name!r}: {at} does not add up: {wrong}; {way_out}"
-        raise AccountError(msg)
+        raise RowCountsError(msg)
     return account
 
 
@@ -96,19 +96,20 @@ def check_batch(query: QueryDefinition, record: EpochRecord) -> None:
     """Refuse an epoch that is staged and not recorded yet, if the run's rows do not add up."""
     written = {part["name"]: part["run_rows"] for part in record.sinks}
     at = f"batch {record.epoch}"
-    check_account(query, vars(record), written, at=at, way_out=_NOT_PUBLISHED)
+    check_row_counts(query, vars(record), written, at=at, way_out=_NOT_PUBLISHED)
 
 
 def checked_rows(taps: Sequence[Tap], counts: BatchCounts) -> dict[str, int]:
-    """Return how many rows of a batch were rejected, broke rules and were kept, as its history has.
+    """Return how many rows of a batch were rejected, broke rules and were quarantined, as its
+    history has.
 
     Without what the query does not look at.
     """
     found: dict[str, int] = {}
-    late = counts.late.kept if counts.late is not None else 0
-    if late or any(tap.keeps for tap in taps):
-        taken = sum(counts.taps[tap.name].taken for tap in taps if tap.keeps)
-        found["kept_rows"] = taken + late
+    late = counts.late.quarantined if counts.late is not None else 0
+    if late or any(tap.quarantines for tap in taps):
+        taken = sum(counts.taps[tap.name].taken for tap in taps if tap.quarantines)
+        found["quarantined_rows"] = taken + late
     for tap in taps:
         name = "rejected_rows" if tap.source is not None else "broken_rows"
         found[name] = found.get(name, 0) + sum(counts.taps[tap.name].broken.values())
@@ -157,10 +158,10 @@ def _uncounted(
         yield "late rows: this Spark does not tell them"
     elif totals["late_minimum"]:
         yield "late rows are a minimum: some were counted by the groups that were dropped"
-    if totals["late_unkept"]:
+    if totals["late_dropped"]:
         yield (
-            f"{totals['late_unkept']:,} late rows of an operator behind another one: they were "
-            "dropped, and cannot be kept"
+            f"{totals['late_dropped']:,} late rows of an operator behind another one: they were "
+            "dropped, and cannot be quarantined"
         )
     for sink in query.output_sinks:
         if written.get(sink.name) is None:

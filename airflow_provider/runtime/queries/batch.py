@@ -243,7 +243,7 @@ class BatchQuery:
                 output,
                 _EPOCH,
                 counts,
-                kept=rows.kept,
+                quarantined=rows.quarantined,
                 check=lambda record: self._check(policy, record, counts(), rows),
             )
 

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.queries.taps import SHOWN_ROWS
-from airflow_provider.runtime.sinks.committer import KeptRows
+from airflow_provider.runtime.sinks.committer import QuarantinedRows
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -88,20 +88,22 @@ class BatchRows:
     def _rows(self, tap: Tap) -> DataFrame | None:
         return self._split if tap is self._query.split else self._rows_of(tap)
 
-    def kept(self, late: Iterable[DataFrame] = (), late_rows: int = 0) -> KeptRows | None:
-        """Return what is kept of the batch, with *late* rows; None if that is nothing."""
+    def quarantined(
+        self, late: Iterable[DataFrame] = (), late_rows: int = 0
+    ) -> QuarantinedRows | None:
+        """Return the rows of the batch to quarantine, with *late* rows; None without any."""
         from pyspark.sql import functions as sf
 
         found, expected = list(late), late_rows
         for tap in self._query.taps:
-            if tap.keeps and self._counts[tap.name].taken:
+            if tap.quarantines and self._counts[tap.name].taken:
                 expected += self._counts[tap.name].taken
-                found += [tap.kept(rows) for rows in [self._rows(tap)] if rows is not None]
+                found += [tap.quarantined(rows) for rows in [self._rows(tap)] if rows is not None]
         if not expected:
             return None
         query, at = sf.lit(self._query.name).alias("query"), sf.lit(self._began).alias("at")
         rows = functools.reduce(lambda one, other: one.union(other), found)
-        return KeptRows(rows.select(query, "*", at), expected)
+        return QuarantinedRows(rows.select(query, "*", at), expected)
 
     def examples(self, tap: Tap, rule: Rule) -> list[str]:
         """Return a few rows that break a rule."""

@@ -43,7 +43,7 @@ from airflow_provider.runtime.queries.source import (
 from airflow_provider.runtime.queries.spark_options import check_options
 from airflow_provider.runtime.queries.taken_checkpoints import check_taken_once
 from airflow_provider.runtime.queries.taps import (
-    KEPT_FIELDS,
+    QUARANTINE_FIELDS,
     behind_state,
     taps_of,
 )
@@ -157,8 +157,8 @@ class JobContext:
                 by their modification times, as Spark does; or ``name``, by their paths as text.
             rejected: what happens to a record of ``csv`` or ``json`` that does not fit the schema:
                 ``fail`` ends the run before the batch is published, ``count`` leaves it out,
-                ``keep`` writes it to the query's sink for kept rows; None leaves it to Spark, which
-                makes NULLs of it.
+                ``quarantine`` writes it to the query's sink for quarantined rows; None leaves it to
+                Spark, which makes NULLs of it.
             rejected_limit: the most rejected records of a run, a number or a share such as
                 ``"1%"``; above it the run fails.
             value: for Kafka, the format of the messages' values, ``json`` or ``csv``: the column
@@ -243,7 +243,7 @@ class JobContext:
         limit: str | int | None = None,
         batch_limit: str | int | None = None,
     ) -> DataFrame:
-        """Return the rows of *df* that may continue; each is to keep to a rule.
+        """Return the rows of *df* that may continue; each must keep to a rule.
 
         The rule is evaluated in the batch that reads the row. NULL breaks a rule, and so does an
         error of Spark's in it, such as a division by zero; an error in a function of Python is one
@@ -255,8 +255,9 @@ class JobContext:
             name: the rule's name in this job.
             rule: what is true for a good row, in SQL or as a column.
             on: what happens to a row that breaks it: ``fail`` ends the run before the batch is
-                published; ``count`` counts it, and it continues; ``keep`` takes it out, and writes
-                it to the sink *kept* of ``ctx.write``, with the names of all rules that it breaks.
+                published; ``count`` counts it, and it continues; ``quarantine`` takes it out, and
+                writes it to the sink *quarantine* of ``ctx.write``, with the names of all rules
+                that it breaks.
             limit: the most such rows in a run, a number or a share such as ``"1%"``; above it the
                 run fails before the batch is published. With ``fail`` 0 unless given.
             batch_limit: the same for each batch.
@@ -318,7 +319,7 @@ class JobContext:
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
         takes_over: str | None = None,
-        kept: Sink | None = None,
+        quarantine: Sink | None = None,
     ) -> None:
         """Declare a query: a stream, in BATCH one batch job.
 
@@ -332,9 +333,9 @@ class JobContext:
             takes_over: a checkpoint of plain Spark's, where there may be one: a job that begins
                 continues from it, with its state. It is copied, and marked as taken over: no other
                 query and no other job continues from it.
-            kept: a sink for rows that the query takes out: rejected records, rows that break a rule
-                with ``keep``, and late rows of a run with ``late="keep"``. It shares the query's
-                epochs, and has the columns of :data:`.taps.KEPT_SCHEMA`.
+            quarantine: a sink for rows that the query takes out: rejected records, rows that break
+                a rule with ``quarantine``, and late rows of a run with ``late="quarantine"``. It
+                shares the query's epochs, and has the columns of :data:`.taps.QUARANTINE_SCHEMA`.
 
         Raises:
             NotAStreamError: Spark cannot run the query as a stream.
@@ -360,7 +361,10 @@ class JobContext:
         for sink in (sinks := self._sinks(name, given := sinks_of(name, to))):
             with self.refusals.declaring():
                 sink.check(df, output_mode)
-        kept_sink, taps = self._kept_sink(name, kept, given), taps_of(df, self._taps)
+        quarantine_sink, taps = (
+            self._quarantine_sink(name, quarantine, given),
+            taps_of(df, self._taps),
+        )
         split = self._split(df, taps, name, output_mode)
         sources = sources_of(df, self._sources)
         if not sources:
@@ -370,32 +374,34 @@ class JobContext:
         query = QueryDefinition(
             name=name,
             df=df if split is None else split.all(),
-            sinks=tuple(s for s in (*sinks, kept_sink) if s and not isinstance(s, OnePhaseSink)),
+            sinks=tuple(
+                s for s in (*sinks, quarantine_sink) if s and not isinstance(s, OnePhaseSink)
+            ),
             native=next((sink for sink in sinks if isinstance(sink, OnePhaseSink)), None),
             output_mode=output_mode,
             operators=tuple(operators or ()),
             sources=sources,
             operations=operations(df),
             takes_over=takes_over,
-            kept=kept_sink,
+            quarantine=quarantine_sink,
             taps=taps,
             split=split,
         )
         for check in (check_taps, check_query):
             with self.refusals.declaring():
                 check(query)
-        self._outputs.add(name, [*given, *([kept] if kept else [])], sources)
+        self._outputs.add(name, [*given, *([quarantine] if quarantine else [])], sources)
         self._queries.append(query)
 
-    def _kept_sink(self, name: str, kept: Sink | None, given: Sinks) -> Sink | None:
-        if kept is None:
+    def _quarantine_sink(self, name: str, quarantine: Sink | None, given: Sinks) -> Sink | None:
+        if quarantine is None:
             return None
-        check_together(name, (*given, kept))
-        if isinstance(kept, OnePhaseSink | VisibleSink):
-            msg = f"query {name!r}: kept rows need a sink of two phases, and {kept.name} has one"
+        check_together(name, (*given, quarantine))
+        if isinstance(quarantine, OnePhaseSink | VisibleSink):
+            msg = f"query {name!r}: quarantined rows need a sink of two phases, and {quarantine.name} has one"
             raise ConfigError(msg)
-        (sink,) = self._sinks(name, (kept,), kept=True)
-        columns = (f"CAST(NULL AS {kind}) `{name}`" for name, kind in KEPT_FIELDS)
+        (sink,) = self._sinks(name, (quarantine,), quarantine=True)
+        columns = (f"CAST(NULL AS {kind}) `{name}`" for name, kind in QUARANTINE_FIELDS)
         # createDataFrame would leave the session active in the thread, for the next declaration.
         with self.refusals.declaring():
             sink.check(self.spark.range(0).selectExpr(*columns), "append")
@@ -404,13 +410,13 @@ class JobContext:
     def _split(
         self, df: DataFrame, taps: tuple[Tap, ...], name: str, output_mode: str
     ) -> Tap | None:
-        """Return the tap that is the query's output, if its rows can be kept only there."""
+        """Return the tap that is the query's output, if its rows can be quarantined only there."""
         if self._is_batch:
             return None
         on_top = self._tapped.get(id(df), (None, None))[1]
         split = None
         for tap in taps:
-            if not tap.keeps or not has_operators(tap.rows, output_mode):
+            if not tap.quarantines or not has_operators(tap.rows, output_mode):
                 continue
             if tap is not on_top:
                 msg = f"query {name!r}: {behind_state(tap)}"
@@ -418,8 +424,8 @@ class JobContext:
             split = tap
         return split
 
-    def _sinks(self, name: str, given: Sinks, *, kept: bool = False) -> Sinks:
-        del name, kept
+    def _sinks(self, name: str, given: Sinks, *, quarantine: bool = False) -> Sinks:
+        del name, quarantine
         return tuple(DiscardSink(sink) for sink in given) if self._discards_output else given
 
     def let_end(self, df: DataFrame, *, bounded: bool) -> None:

@@ -2,7 +2,7 @@
 
 Spark counts what it drops, but of an aggregation only groups of rows. So the input of such an
 operator is computed again, with Spark's own condition for a late row, and only in a batch that has
-some. Late rows that are kept are read in the same way.
+some. Late rows that are quarantined are read in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider.runtime.queries.plan import (
     items,
     operator_id,
 )
-from airflow_provider.runtime.queries.taps import kept_columns, row_as_json
+from airflow_provider.runtime.queries.taps import quarantine_columns, row_as_json
 from airflow_provider.runtime.spark.versions import class_named, engine_object
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class _Late:
 class LateRows:
     """The late rows of one finished batch of a query."""
 
-    def __init__(self, execution: Any, jvm: Any, *, keeps: bool = False) -> None:
-        self._jvm, self._keeps = jvm, keeps
+    def __init__(self, execution: Any, jvm: Any, *, quarantines: bool = False) -> None:
+        self._jvm, self._quarantines = jvm, quarantines
         self._found: dict[str, list[_Late]] = {}
         self._plan = execution.lastExecution().executedPlan()
-        self.unkept = 0
+        self.dropped = 0
 
     def count(self) -> LateCount | None:
         """Count the rows that each stateful operator has dropped as late."""
@@ -90,33 +90,35 @@ class LateRows:
                 plans: list[_Late] = []
                 if dropped and _kind(node) in _OF_GROUPS:
                     counted, is_least, plans = _count_again(node, dropped, self._jvm)
-                elif dropped and self._keeps:
+                elif dropped and self._quarantines:
                     plans = list(_single_rows(node, self._jvm))
                 is_minimum = is_minimum or is_least
                 rows[operator] = rows.get(operator, 0) + counted
-                if counted and self._keeps:
+                if counted and self._quarantines:
                     self._keep(node, operator, counted, plans)
         except Py4JError as error:
             log.warning("late rows of this batch are not known: %s", error)
             return None
-        kept = sum(rows.values()) - self.unkept if self._keeps else 0
-        return LateCount(rows, is_minimum, kept, self.unkept)
+        quarantined = sum(rows.values()) - self.dropped if self._quarantines else 0
+        return LateCount(rows, is_minimum, quarantined, self.dropped)
 
     def _keep(self, node: Any, operator: str, counted: int, plans: list[_Late]) -> None:
         self._found.setdefault(operator, []).extend(plans)
         found = counted if plans else 0
         if any(has_state(each, self._jvm) for each in items(node.children())):
             found = sum(int(late.plan.execute().count()) for late in plans)  # of a join's one side
-        self.unkept += counted - found
+        self.dropped += counted - found
 
-    def kept(self, session: SparkSession, name_of: Callable[[int], str]) -> Iterator[DataFrame]:
-        """Yield what is kept of them, after :meth:`count`; *name_of* names operators."""
+    def quarantined(
+        self, session: SparkSession, name_of: Callable[[int], str]
+    ) -> Iterator[DataFrame]:
+        """Yield the rows to quarantine, after :meth:`count`; *name_of* names operators."""
         for operator, plans in self._found.items():
             for late in plans:
-                yield _kept(late, session, name_of(int(operator)))
+                yield _quarantined(late, session, name_of(int(operator)))
 
 
-def _kept(late: _Late, session: SparkSession, operator: str) -> DataFrame:
+def _quarantined(late: _Late, session: SparkSession, operator: str) -> DataFrame:
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as sf
 
@@ -138,7 +140,7 @@ def _kept(late: _Late, session: SparkSession, operator: str) -> DataFrame:
     behind = (sf.unix_micros(watermark) - sf.unix_micros(when)) / 1_000_000
     reason = sf.concat(sf.lit("behind the watermark by "), behind.cast("string"), sf.lit(" s"))
     return frame.select(
-        *kept_columns(
+        *quarantine_columns(
             "late",
             sf.lit(operator),
             reason=reason,

@@ -74,7 +74,7 @@ class QueryDefinition:
     """What ``ctx.write`` was called with.
 
     Attributes:
-        sinks: with that for kept rows.
+        sinks: with that for quarantined rows.
         split: the tap whose rows, with those that it takes out, are *df*: they come from a stateful
             operator, which runs once a batch.
     """
@@ -88,7 +88,7 @@ class QueryDefinition:
     native: OnePhaseSink | None = None
     operations: tuple[str, ...] = ()
     takes_over: str | None = None
-    kept: Sink | None = None
+    quarantine: Sink | None = None
     taps: tuple[Tap, ...] = ()
     split: Tap | None = None
 
@@ -103,8 +103,8 @@ class QueryDefinition:
 
     @property
     def output_sinks(self) -> tuple[Sink | OnePhaseSink, ...]:
-        """Return the sinks without that for kept rows."""
-        return tuple(sink for sink in self.all_sinks if sink is not self.kept)
+        """Return the sinks without that for quarantined rows."""
+        return tuple(sink for sink in self.all_sinks if sink is not self.quarantine)
 
     def operator_name(self, index: int) -> str:
         """Return the job's name of a stateful operator, by its position in the plan."""

@@ -13,7 +13,7 @@ from airflow_provider.runtime.errors import (
     RefusedRowsError,
 )
 from airflow_provider.runtime.jobdir.epoch_documents import totals_after
-from airflow_provider.runtime.jobdir.run_options import KEEP, WAIT
+from airflow_provider.runtime.jobdir.run_options import QUARANTINE, WAIT
 from airflow_provider.runtime.queries.plan import executed
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class RowPolicy:
         return self._late == WAIT
 
     @property
-    def keeps_late(self) -> bool:
-        return self._late == KEEP
+    def quarantines_late(self) -> bool:
+        return self._late == QUARANTINE
 
     def check(
         self, epoch: int, totals: Mapping[str, Any], batch: BatchCounts, examples: Examples
@@ -162,10 +162,10 @@ def check_taps(query: QueryDefinition) -> None:
     """Refuse rules that a query's sinks cannot follow."""
     for tap in query.taps:
         what = f"query {query.name!r}: rule {tap.rules[0].name!r}"
-        if tap.keeps and query.kept is None:
-            msg = f"{what} keeps rows, and no sink takes them; give ctx.write one: kept=files(…)"
+        if tap.quarantines and query.quarantine is None:
+            msg = f"{what} quarantines rows, and no sink takes them; give ctx.write one: quarantine=files(…)"
             raise ConfigError(msg)
-        if query.native is not None and (tap.keeps or tap.is_limited):
+        if query.native is not None and (tap.quarantines or tap.is_limited):
             msg = (
                 f"{what} needs a look at each batch before it is published, which Spark's own sink "
                 f"{query.native.name} has not; use on='count' without a limit, or another sink"

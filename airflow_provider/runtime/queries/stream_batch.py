@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.errors import AccountError
+from airflow_provider.runtime.errors import RowCountsError
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
 from airflow_provider.runtime.queries.accounting import check_batch
 from airflow_provider.runtime.queries.batch import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.row_policy import RowPolicy
     from airflow_provider.runtime.queries.taps import Tap
-    from airflow_provider.runtime.sinks.committer import EpochCommitter, KeptRows
+    from airflow_provider.runtime.sinks.committer import EpochCommitter, QuarantinedRows
 
 
 class StreamBatch:
@@ -75,7 +75,7 @@ class StreamBatch:
                 checked,
                 self._number,
                 self._count,
-                kept=self._kept,
+                quarantined=self._quarantined,
                 logged=logged,
                 check=self._check,
             )
@@ -89,7 +89,7 @@ class StreamBatch:
         if self._execution is None:
             return BatchCounts(read=None, late=None, lost=self.lost, sources=None)
         jvm = self._query.df.sparkSession._jvm
-        self._late = LateRows(self._execution, jvm, keeps=self._policy.keeps_late)
+        self._late = LateRows(self._execution, jvm, quarantines=self._policy.quarantines_late)
         is_known = all(source.is_known for source in self._query.sources)
         taps = self._rows.count_taps()
         rows = self._count_sources(self._execution)
@@ -117,15 +117,15 @@ class StreamBatch:
         session = self._query.df.sparkSession._jsparkSession
         return find_pushed_filters(self._query.name, self._ran.executedPlan(), session)
 
-    def _kept(self) -> KeptRows | None:
-        late = self._late if self._policy.keeps_late else None
+    def _quarantined(self) -> QuarantinedRows | None:
+        late = self._late if self._policy.quarantines_late else None
         if late is None:
-            return self._rows.kept()
+            return self._rows.quarantined()
         if (count := self.counts.late) is None:
             msg = f"query {self._query.name!r}: this Spark does not tell which rows come late"
-            raise AccountError(msg)
-        found = late.kept(self._session, self._query.operator_name)
-        return self._rows.kept(found, count.kept)
+            raise RowCountsError(msg)
+        found = late.quarantined(self._session, self._query.operator_name)
+        return self._rows.quarantined(found, count.quarantined)
 
     def _check(self, record: EpochRecord) -> None:
         self._policy.check(record.epoch, vars(record), self.counts, self._rows.examples)
@@ -135,7 +135,7 @@ class StreamBatch:
     def _ran(self) -> Any:
         if self._execution is None:
             msg = f"query {self._query.name!r}: Spark does not tell which batch it runs"
-            raise AccountError(msg)
+            raise RowCountsError(msg)
         return self._execution.lastExecution()
 
     def _rows_of(self, tap: Tap) -> DataFrame | None:

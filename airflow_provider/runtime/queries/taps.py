@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from airflow_provider.runtime.jobdir.epoch_documents import TapCount
-    from airflow_provider.runtime.jobdir.row_account import RecordLines
+    from airflow_provider.runtime.jobdir.row_counts import RecordLines
     from airflow_provider.runtime.jobdir.run_options import RowLimit
 
 PREFIX: Final = "spark-stream tap "
@@ -36,7 +36,7 @@ class Rule:
     Attributes:
         name: unique in the job.
         takes: whether a row that breaks it is taken out of the query.
-        keeps: whether such a row goes to the query's sink for kept rows.
+        quarantines: whether such a row goes to the query's sink for quarantined rows.
         on: the policy, as the job has given it.
         limit: how many rows of a run may break it; None for any number.
         batch_limit: the same of one batch.
@@ -44,7 +44,7 @@ class Rule:
 
     name: str
     takes: bool = False
-    keeps: bool = False
+    quarantines: bool = False
     on: str = COUNT
     limit: RowLimit | None = None
     batch_limit: RowLimit | None = None
@@ -70,8 +70,8 @@ class Tap(abc.ABC):
         return PREFIX + ", ".join(rule.name for rule in self.rules)
 
     @property
-    def keeps(self) -> bool:
-        return any(rule.keeps for rule in self.rules)
+    def quarantines(self) -> bool:
+        return any(rule.quarantines for rule in self.rules)
 
     @property
     def takes(self) -> bool:
@@ -89,7 +89,7 @@ class Tap(abc.ABC):
     @property
     @abc.abstractmethod
     def rows(self) -> DataFrame:
-        """All rows, each with the rules that it breaks, as :meth:`kept` takes them."""
+        """All rows, each with the rules that it breaks, as :meth:`quarantined` takes them."""
 
     @abc.abstractmethod
     def all(self) -> DataFrame:
@@ -100,8 +100,8 @@ class Tap(abc.ABC):
         """Return those of :meth:`all` that continue."""
 
     @abc.abstractmethod
-    def kept(self, rows: DataFrame) -> DataFrame:
-        """Return what is kept of *rows*, in the columns that :func:`kept_columns` gives."""
+    def quarantined(self, rows: DataFrame) -> DataFrame:
+        """Return *rows* in the columns of :func:`quarantine_columns`."""
 
     @abc.abstractmethod
     def breaking(self, rows: DataFrame, rule: Rule) -> DataFrame:
@@ -129,16 +129,16 @@ class Tap(abc.ABC):
         """Return the count in Spark's report of a batch (``observedMetrics``)."""
 
 
-KEPT_SCHEMA: Final = (
+QUARANTINE_SCHEMA: Final = (
     "query string, kind string, place string, reason string, row string, origin string, "
     "event_time timestamp, watermark timestamp, at timestamp"
 )
-KEPT_FIELDS: Final = tuple(tuple(field.split()) for field in KEPT_SCHEMA.split(", "))
+QUARANTINE_FIELDS: Final = tuple(tuple(field.split()) for field in QUARANTINE_SCHEMA.split(", "))
 """Name and type of each column."""
 
 
-def kept_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
-    """Return the columns of :data:`KEPT_SCHEMA` but ``query`` and ``at``; NULL if not given.
+def quarantine_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
+    """Return the columns of :data:`QUARANTINE_SCHEMA` but ``query`` and ``at``; NULL if not given.
 
     ======================  =====================================================================
     ``kind``, ``place``     ``rejected`` and the source, ``rule`` and the rules, or ``late`` and
@@ -156,7 +156,8 @@ def kept_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
     given = {"kind": sf.lit(kind), "place": place, **columns}
     given |= {name: readable(given[name]) for name in ("reason", "row") if name in given}
     return [
-        given.get(name, sf.lit(None)).cast(kind).alias(name) for name, kind in KEPT_FIELDS[1:-1]
+        given.get(name, sf.lit(None)).cast(kind).alias(name)
+        for name, kind in QUARANTINE_FIELDS[1:-1]
     ]
 
 
@@ -187,9 +188,9 @@ def taps_of(df: DataFrame, known: Iterable[Tap]) -> tuple[Tap, ...]:
 
 
 def behind_state(tap: Tap) -> str:
-    """Return the refusal of rows that can be kept neither during a batch nor after it."""
+    """Return the refusal of rows that can be quarantined neither during a batch nor after it."""
     return (
         f"rule {tap.rules[0].name!r}: the rows come from a stateful operator, which runs once a "
-        "batch, so they can be kept only where they are written: give ctx.write what ctx.expect "
-        "returns, or use on='count'"
+        "batch, so they can be quarantined only where they are written: give ctx.write what "
+        "ctx.expect returns, or use on='count'"
     )

@@ -65,9 +65,9 @@ class SampleContext(JobContext):
         found = self._samples.table(name, schema, self.spark)
         return super()._table(name, schema=schema, **where) if found is None else found
 
-    def _sinks(self, name: str, given: Sinks, *, kept: bool = False) -> Sinks:
-        if kept:  # a source that reads them needs a sample
-            return (CollectorSink(f"{name} kept", given),)
+    def _sinks(self, name: str, given: Sinks, *, quarantine: bool = False) -> Sinks:
+        if quarantine:  # a source that reads them needs a sample
+            return (CollectorSink(f"{name} quarantined", given),)
         for sink in given:
             if isinstance(sink, FileSink) and sink.location is not None:
                 folder = self._samples.folder / "between" / str(len(self._files))

@@ -87,7 +87,7 @@ class SampleRun:
         outputs: by query, the rows that its sinks would have: all rows; in output mode ``complete``
             those of the last batch; where rows replace others with the same keys, the last of each
             key. The tables are in the caller's session and stay as they are.
-        kept: by query with a sink for kept rows, those rows.
+        quarantined: by query with a sink for quarantined rows, those rows.
         batches: by query, its batches in their order.
         watermarks: by query, its watermark when all input was read, before the drain; ISO 8601,
             None without one, and in BATCH.
@@ -96,7 +96,7 @@ class SampleRun:
     """
 
     outputs: Mapping[str, DataFrame]
-    kept: Mapping[str, DataFrame]
+    quarantined: Mapping[str, DataFrame]
     batches: Mapping[str, tuple[SampleBatch, ...]]
     watermarks: Mapping[str, str | None]
     late_rows: int | None
@@ -256,11 +256,13 @@ def _collect(
     found = [
         (query.name, sink, _History(directory, query.name, final))
         for query, sink in collecting
-        if sink is not query.kept
+        if sink is not query.quarantine
     ]
     return SampleRun(
         outputs={name: sink.result(session) for name, sink, _ in found},
-        kept={q.name: sink.result(session) for q, sink in collecting if sink is q.kept},
+        quarantined={
+            q.name: sink.result(session) for q, sink in collecting if sink is q.quarantine
+        },
         batches={name: tuple(past.batches(sink.epochs(session))) for name, sink, past in found},
         watermarks={name: past.watermark() for name, _, past in found},
         late_rows=final.late_rows,

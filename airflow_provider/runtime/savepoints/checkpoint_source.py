@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import LogPosition, FinishStates
+    from airflow_provider.runtime.checkpoint.drain_step import FinishStates, LogPosition
     from airflow_provider.runtime.checkpoint.topology import Fingerprint
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 

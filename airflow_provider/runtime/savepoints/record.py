@@ -112,14 +112,14 @@ class QuerySavepoint:
             continues from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, which is Spark's, ``job_name``, which is
-            the job's or None, ``partitions``, ``provider``, its ``finish_state``, ``sources``: the names
-            of the sources above it, None when not known, and ``keys``: the names of a join's key
-            columns in the streams.
+            the job's or None, ``partitions``, ``provider``, its ``finish_state``, ``sources``: the
+            names of the sources above it, None when not known, and ``keys``: the names of a join's
+            key columns in the streams.
         addressed: those of its files that contain the address of the checkpoint.
         ended: the sources that it reads no more, while others of the query continue.
         reached: latest event time in milliseconds of those others, as far as it is known.
-        source_finish_states: per source its ``name``, None if unknown, and ``finish_state``; empty in
-            savepoints of older versions of this package.
+        source_finish_states: per source its ``name``, None if unknown, and ``finish_state``; empty
+            in savepoints of older versions of this package.
         administrative: how many of the last batches read nothing and wrote nothing, because only
             the state was changed in them.
         history: of a bootstrapped query, what its sources have read: each a

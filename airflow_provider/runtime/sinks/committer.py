@@ -24,7 +24,7 @@ from airflow_provider.runtime.api.sinks import (
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
-from airflow_provider.runtime.errors import AccountError, LeaseLostError, SinkError
+from airflow_provider.runtime.errors import LeaseLostError, RowCountsError, SinkError
 from airflow_provider.runtime.jobdir.epoch_documents import (
     NOTHING_COUNTED,
     EpochRecord,
@@ -61,7 +61,7 @@ FOLD_EPOCHS = 100
 """After how many published epochs a driver folds the records of older ones."""
 
 
-class KeptRows(NamedTuple):
+class QuarantinedRows(NamedTuple):
     """Rows that a batch has taken out, and the number of those that were counted as it ran."""
 
     rows: DataFrame
@@ -81,7 +81,7 @@ class EpochCommitter:
         storage: Storage,
         logs: CommitLog,
         sinks: Sequence[Sink],
-        kept: Sink | None = None,
+        quarantine: Sink | None = None,
         lease: Lease,
         run_id: str,
         clock: Clock,
@@ -93,7 +93,7 @@ class EpochCommitter:
         self._storage = storage
         self._logs = logs
         self._sinks = sinks
-        self._kept = kept
+        self._quarantine = quarantine
         self._lease = lease
         self._run_id = run_id
         self._clock = clock
@@ -132,7 +132,7 @@ class EpochCommitter:
         found = records.find()
         self._settled = check_complete(found, last_commit, where=records.url, log=self._logs.url)
         if newest := records.published(max(found.published, default=-1)):
-            self._check_kept(newest)
+            self._check_quarantined(newest)
         check_not_ahead(self._sinks, query_id, max(found.newest, *found.precommitted, -1))
         plan = plan_recovery(found, records.published_tokens(found))
         failpoints.hit("recover.planned")
@@ -174,7 +174,7 @@ class EpochCommitter:
             if isinstance(sink, PrunableSink):
                 sink.prune(records.query_id, folded)
 
-    def _check_kept(self, newest: EpochRecord) -> None:
+    def _check_quarantined(self, newest: EpochRecord) -> None:
         for part in newest.sinks:
             for sink in self._sinks:
                 if sink.name == part["name"] and isinstance(sink, PrunableSink):
@@ -210,18 +210,18 @@ class EpochCommitter:
         epoch: int,
         count: CountRows,
         *,
-        kept: Callable[[], KeptRows | None] = lambda: None,
+        quarantined: Callable[[], QuarantinedRows | None] = lambda: None,
         logged: LoggedBatch | None = None,
         check: Callable[[EpochRecord], None] = lambda _: None,
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
-        *count* is asked when *df* is staged, and then *kept*, whose rows go to the query's sink
-        for kept rows.
+        *count* is asked when *df* is staged, and then *quarantined*, whose rows go to the query's
+        sink for quarantined rows.
 
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
-            AccountError: not as many rows were kept as were taken out.
+            RowCountsError: not as many rows were quarantined as were taken out.
 
         Crash safety: staged data without a record is removed by :meth:`recover`.
         """
@@ -233,7 +233,7 @@ class EpochCommitter:
         records = EpochRecords(self._storage, query_id)
         staged = self._stage(df, named := EpochId(self._query, query_id, epoch, self._token))
         failpoints.hit("sink.staged")
-        counts, kept_rows = count(), self._stage_kept(kept(), named, staged)
+        counts, quarantined_rows = count(), self._stage_quarantined(quarantined(), named, staged)
         before = self._before(records, epoch)
         ours = before if self._is_ours(before) else None
         record = EpochRecord(
@@ -244,7 +244,7 @@ class EpochCommitter:
             sinks=[self._part(name, part, before) for name, part in staged.items()],
             offsets=logged.offsets if logged is not None else None,
             log_digests=dict(logged.digests) if logged is not None else {},
-            **totals_after(ours, counts, kept_rows),
+            **totals_after(ours, counts, quarantined_rows),
         )
         check(record)
         self._lease.check()
@@ -261,7 +261,7 @@ class EpochCommitter:
         return self._id
 
     def _stage(self, df: DataFrame, epoch: EpochId) -> dict[str, Staged]:
-        sinks = [sink for sink in self._sinks if sink is not self._kept]
+        sinks = [sink for sink in self._sinks if sink is not self._quarantine]
         several = len(sinks) > 1  # each run of the batch may compute something different
         rows = df.persist() if several else df
         try:
@@ -270,19 +270,23 @@ class EpochCommitter:
             if several:
                 rows.unpersist()
 
-    def _stage_kept(
-        self, kept: KeptRows | None, epoch: EpochId, staged: dict[str, Staged]
+    def _stage_quarantined(
+        self, quarantined: QuarantinedRows | None, epoch: EpochId, staged: dict[str, Staged]
     ) -> int | None:
-        if kept is None:
+        if quarantined is None:
             return 0
-        if self._kept is None:
-            msg = f"query {self._query!r}: rows are to be kept, and no sink is given for them"
-            raise AccountError(msg)
-        part = self._kept.stage(kept.rows, epoch)
-        failpoints.hit("sink.kept")
-        if part.rows is not None and part.rows != kept.expected:
-            raise AccountError(not_kept(self._query, epoch.epoch, kept.expected, part.rows))
-        staged[self._kept.name] = part
+        if self._quarantine is None:
+            msg = (
+                f"query {self._query!r}: rows are to be quarantined, and no sink is given for them"
+            )
+            raise RowCountsError(msg)
+        part = self._quarantine.stage(quarantined.rows, epoch)
+        failpoints.hit("sink.quarantined")
+        if part.rows is not None and part.rows != quarantined.expected:
+            raise RowCountsError(
+                not_quarantined(self._query, epoch.epoch, quarantined.expected, part.rows)
+            )
+        staged[self._quarantine.name] = part
         return part.rows
 
     def _part(self, name: str, staged: Staged, before: EpochRecord | None) -> dict[str, Any]:
@@ -476,20 +480,20 @@ class EpochCommitter:
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int | None:
         if not self._is_ours(record):
             return 0
-        if self._kept is not None and sink_name == self._kept.name:
-            return record.kept_rows  # not every epoch has some
+        if self._quarantine is not None and sink_name == self._quarantine.name:
+            return record.quarantined_rows  # not every epoch has some
         return next((s["run_rows"] for s in record.sinks if s["name"] == sink_name), 0)
 
     def _is_ours(self, record: EpochRecord | None) -> TypeGuard[EpochRecord]:
         return record is not None and record.run_id == self._run_id
 
 
-def not_kept(query: str, epoch: int, expected: int, kept: int) -> str:
+def not_quarantined(query: str, epoch: int, expected: int, quarantined: int) -> str:
     """Return the message of a batch whose rows were not the same when they were read again."""
     return (
-        f"query {query!r}: batch {epoch} has taken {expected:,} rows out, and {kept:,} were found "
-        "when they were read again to keep them; nothing is published. A rule, or what is computed "
-        "before it, gives another result each time, or the input has changed meanwhile"
+        f"query {query!r}: batch {epoch} has taken {expected:,} rows out, and {quarantined:,} were "
+        "found when they were read again to keep them; nothing is published. A rule, or what is "
+        "computed before it, gives another result each time, or the input has changed meanwhile"
     )
 
 

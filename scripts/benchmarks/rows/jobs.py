@@ -24,15 +24,15 @@ def orders(ctx: JobContext) -> None:
         path=ctx.params["input"],
         schema=SCHEMA,
         bounded=True,
-        rejected="keep" if variant == "rejected keep" else None,
+        rejected="quarantine" if variant == "rejected quarantine" else None,
     )
     on, _, given = variant.partition(" ")
     if on == "count":
         for rule in RULES[: int(given)]:
             df = ctx.expect(df, rule.name, rule.sql, on="count")
     elif given in BOUNDS:
-        df = ctx.expect(df, "amount", f"amount >= {BOUNDS[given]}", on="keep")
+        df = ctx.expect(df, "amount", f"amount >= {BOUNDS[given]}", on="quarantine")
     elif given == "all":
         for rule in RULES:
-            df = ctx.expect(df, rule.name, rule.sql, on="keep")
-    ctx.write("out", df, to=files(ctx.params["output"]), kept=kept)
+            df = ctx.expect(df, rule.name, rule.sql, on="quarantine")
+    ctx.write("out", df, to=files(ctx.params["output"]), quarantine=kept)

@@ -53,7 +53,7 @@ VENV: Final = WORK / "venv"
 LIBRARIES: Final = ("databricks-labs-dqx==0.17.0", "sparkdq==0.12.1")
 PLAIN: Final = "none"
 VARIANTS: Final = (PLAIN, "count 1", "count 20", "keep 0 %", "keep 0.1 %", "keep 5 %")
-REJECTED: Final = "rejected keep"
+REJECTED: Final = "rejected quarantine"
 AIM: Final = {"count 1": 1.02}
 
 

@@ -43,7 +43,7 @@ def test_values_that_are_no_records_are_kept_with_their_offsets(spark, place, br
         "options": broker.options(topic, maxOffsetsPerTrigger="3"),
         "schema": schema,
         "value": kind,
-        "rejected": "keep",
+        "rejected": "quarantine",
         "watermark": None,
     }
 
@@ -54,7 +54,7 @@ def test_values_that_are_no_records_are_kept_with_their_offsets(spark, place, br
     assert 4 == len(found.rows)
     assert {1} == {row[0] for row in found.rows}
     origins = {f"{topic}:{p}:{n}" for p in range(2) for n in range(1, len(bad) + 1)}
-    assert origins == {row["origin"] for row in found.kept}
+    assert origins == {row["origin"] for row in found.quarantined}
     if mode == "streaming":  # a batch job does not count what a source in Python gives
         assert 4 + 2 * len(bad) == found.final.rows_read
 

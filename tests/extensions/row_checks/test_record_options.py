@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.extensions.row_checks.quarantine_command import file_of
 from airflow_provider.extensions.row_checks.record_lines import lines_of
 from airflow_provider.extensions.row_checks.records import records_of
-from airflow_provider.extensions.row_checks.rejected_command import file_of
 
 pytestmark = pytest.mark.spark
 
@@ -108,7 +108,9 @@ class Source:
 
     def __init__(self, spark: Any, kind: str, options: dict[str, str]) -> None:
         self._spark, self._options = spark, options
-        self.records = records_of("s", kind, SCHEMA, options, value=None, on="keep", limit=None)
+        self.records = records_of(
+            "s", kind, SCHEMA, options, value=None, on="quarantine", limit=None
+        )
 
     def read(self, folder: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
         """Return the rows, and the rejected records with their reasons."""
@@ -116,7 +118,7 @@ class Source:
         df = self.records.load(reader.options(**self.records.read_options()), str(folder))
         tap = self.records.tap(df)
         passed = self.records.passed(tap.passed(tap.rows))
-        kept = tap.kept(tap.rows).select("row", "reason").collect()
+        kept = tap.quarantined(tap.rows).select("row", "reason").collect()
         assert len({row.row for row in kept}) == len(kept)
         return [tuple(row) for row in passed.collect()], {row.row: row.reason for row in kept}
 

@@ -1,21 +1,21 @@
-"""``spark-stream rejected``: shows the rows that a run has kept, and writes them for correction."""
+"""``spark-stream quarantine``: shows the rows that a run has quarantined, and writes them for correction."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.row_checks.kept_files import (
-    KeptOfQuery,
+from airflow_provider.extensions.row_checks.quarantine_files import (
+    QuarantineOfQuery,
     describe_totals,
     grouped,
-    kept_of_run,
+    quarantine_of_run,
 )
 from airflow_provider.runtime.cli.command_parser import add_job_dir, add_json
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import known_job
-from airflow_provider.runtime.jobdir.row_account import RecordLines
+from airflow_provider.runtime.jobdir.row_counts import RecordLines
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator
 
-    from airflow_provider.extensions.row_checks.kept_files import Row
+    from airflow_provider.extensions.row_checks.quarantine_files import Row
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 KINDS: Final = ("rejected", "rule", "late")
@@ -35,8 +35,8 @@ api_version: Final = 1
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command; see :class:`.api.commands.CommandModule`."""
-    text = "show the rows that a run has kept: rejected records, broken rules and late rows"
-    command = add(commands, "rejected", _rejected, text)
+    text = "show the rows that a run has quarantined: rejected records, broken rules and late rows"
+    command = add(commands, "quarantine", _quarantine, text)
     add_job_dir(command, only_reads=True)
     command.add_argument("--run", metavar="ID", help="default: the newest run")
     command.add_argument("--kind", choices=KINDS, help="only rows of this kind")
@@ -47,21 +47,21 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     add_json(command)
 
 
-def _rejected(arguments: argparse.Namespace) -> int:
+def _quarantine(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
     record = directory.run(arguments.run).record() if arguments.run else newest_run(directory)
     if record is None:
         named = "no run" if arguments.run is None else f"no run {arguments.run!r}"
         msg = f"{directory.url}: there is {named}; spark-stream status --all lists them"
         raise ConfigError(msg)
-    kept = kept_of_run(directory, record)
-    documents = [_document(each, arguments) for each in kept]
-    written = list(_write(kept, record, arguments)) if arguments.write is not None else []
+    quarantined = quarantine_of_run(directory, record)
+    documents = [_document(each, arguments) for each in quarantined]
+    written = list(_write(quarantined, record, arguments)) if arguments.write is not None else []
     if arguments.json:
         found = {"run_id": record.run_id, "queries": documents, "written": written}
         print_json({"version": 1, "job_dir": directory.url, **found})
         return EXIT_OK
-    print(f"run {record.run_id}: {describe_totals(kept)}")
+    print(f"run {record.run_id}: {describe_totals(quarantined)}")
     for document in documents:
         for line in _lines(document):
             print(f"  {line}")
@@ -70,32 +70,32 @@ def _rejected(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _document(kept: KeptOfQuery, arguments: argparse.Namespace) -> dict[str, Any]:
-    found = grouped(_chosen(kept, arguments), arguments.rows)
+def _document(quarantined: QuarantineOfQuery, arguments: argparse.Namespace) -> dict[str, Any]:
+    found = grouped(_chosen(quarantined, arguments), arguments.rows)
     return {
-        "query": kept.query,
-        "sink": kept.sink,
-        "account": dict(kept.account),
-        "kept": [
+        "query": quarantined.query,
+        "sink": quarantined.sink,
+        "row_counts": dict(quarantined.row_counts),
+        "quarantined": [
             {"kind": kind, "place": place, "rows": rows, "samples": samples}
             for (kind, place), (rows, samples) in found.items()
         ],
-        "is_read": kept.files is not None,
+        "is_read": quarantined.files is not None,
     }
 
 
-def _chosen(kept: KeptOfQuery, arguments: argparse.Namespace) -> Iterator[Row]:
-    return (row for row in kept.rows() if arguments.kind in {None, row["kind"]})
+def _chosen(quarantined: QuarantineOfQuery, arguments: argparse.Namespace) -> Iterator[Row]:
+    return (row for row in quarantined.rows() if arguments.kind in {None, row["kind"]})
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
-    account, sink = document["account"], document["sink"]
-    yield f"query {document['query']}: {f'kept in {sink}' if sink else 'it keeps no rows'}"
-    for source, each in account.get("rejected", {}).items():
+    row_counts, sink = document["row_counts"], document["sink"]
+    yield f"query {document['query']}: {f'quarantined in {sink}' if sink else 'it quarantines no rows'}"
+    for source, each in row_counts.get("rejected", {}).items():
         yield f"  source {source}: {each['broken']:,} of {each['rows']:,} records ({each['on']})"
-    for rule, each in account.get("rules", {}).items():
+    for rule, each in row_counts.get("rules", {}).items():
         yield f"  rule {rule}: {each['broken']:,} of {each['rows']:,} rows ({each['on']})"
-    for group in document["kept"]:
+    for group in document["quarantined"]:
         yield f"  {group['rows']:,} {group['kind']} in {group['place']}"
         for row in group["samples"]:
             why = ", ".join(each for each in (row["origin"], row["reason"]) if each)
@@ -105,18 +105,18 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _write(
-    kept: list[KeptOfQuery], record: RunRecord, arguments: argparse.Namespace
+    quarantined: list[QuarantineOfQuery], record: RunRecord, arguments: argparse.Namespace
 ) -> Iterator[str]:
     """Write a file for each query, kind and place, which is not there before.
 
     Crash safety: a crash leaves some of the files, each whole.
     """
     folder = open_storage(arguments.write)
-    for each in kept:
+    for each in quarantined:
         places: dict[tuple[str, str], list[str]] = {}
         for row in _chosen(each, arguments):
             places.setdefault((row["kind"], row["place"]), []).append(str(row["row"] or ""))
-        known = each.account.get("lines", {})
+        known = each.row_counts.get("lines", {})
         for (kind, place), texts in places.items():
             path = f"{kind}/{_plain(place)}/{each.query}-{_plain(record.run_id)}.txt"
             lines = known.get(place, {}) if kind == KINDS[0] else {}
@@ -133,7 +133,7 @@ def file_of(texts: Iterable[str], lines: RecordLines) -> bytes:
     try:
         return whole.encode(lines.encoding, errors="replace")
     except LookupError as error:
-        msg = f"encoding {lines.encoding!r} is Java's alone: read the records from the kept rows"
+        msg = f"encoding {lines.encoding!r} is Java's alone: read the records from the quarantined rows"
         raise ConfigError(msg) from error
 
 

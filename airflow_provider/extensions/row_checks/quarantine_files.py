@@ -1,4 +1,4 @@
-"""The rows that a run has kept, read from the published files of its sinks, without Spark."""
+"""The rows that a run has quarantined, read from the published files of its sinks, without Spark."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.row_account import kept_totals
+from airflow_provider.runtime.jobdir.row_counts import quarantine_totals
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of
-from airflow_provider.runtime.queries.taps import KEPT_FIELDS
+from airflow_provider.runtime.queries.taps import QUARANTINE_FIELDS
 from airflow_provider.runtime.sinks.files import is_name_of
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.row_account import KeptTotals
+    from airflow_provider.runtime.jobdir.row_counts import QuarantineTotals
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 _FILES: Final = "files:"
-COLUMNS: Final = tuple(name for name, _ in KEPT_FIELDS)
+COLUMNS: Final = tuple(name for name, _ in QUARANTINE_FIELDS)
 _ARROW: Final = ("parquet", "orc")
 Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptOfQuery:
-    """What a query has kept in a run.
+class QuarantineOfQuery:
+    """The quarantined rows of a query in a run.
 
     Attributes:
-        sink: its sink for kept rows; None without one.
-        account: see :class:`~.row_account.RowAccount`, as JSON has it.
+        sink: its sink for quarantined rows; None without one.
+        account: see :class:`~.row_counts.RowCounts`, as JSON has it.
         files: the published files with their sizes in bytes, oldest first; None if the sink is none
             of files.
     """
 
     query: str
     sink: str | None
-    account: Mapping[str, Any]
+    row_counts: Mapping[str, Any]
     files: tuple[tuple[str, int], ...] | None
 
     @property
@@ -55,7 +55,7 @@ class KeptOfQuery:
         return (self.sink or "").removeprefix(_FILES)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the kept rows."""
+        """Yield the quarantined rows."""
         for path, _ in self.files or ():
             yield from _read(self.folder, path)
 
@@ -66,25 +66,25 @@ class KeptOfQuery:
             yield from _read(self.folder, path)
 
 
-def kept_of_run(directory: JobDirectory, record: RunRecord) -> list[KeptOfQuery]:
-    """Return what the queries of a run have kept, by its final checkpoint or last progress."""
+def quarantine_of_run(directory: JobDirectory, record: RunRecord) -> list[QuarantineOfQuery]:
+    """Return the quarantined rows of a run, by query, by its final checkpoint or last progress."""
     found = []
     for name, query in _counted(directory, record).items():
         sink = _sink_of(query)
         last = query.get("batch_id")  # in a final checkpoint
         files = _published(directory, record, name, sink, last)
-        found.append(KeptOfQuery(name, sink, query.get("account") or {}, files))
+        found.append(QuarantineOfQuery(name, sink, query.get("row_counts") or {}, files))
     return found
 
 
-def keeps_rows(directory: JobDirectory, record: RunRecord) -> bool:
-    """Whether a query of a run has a sink for kept rows."""
+def quarantines_rows(directory: JobDirectory, record: RunRecord) -> bool:
+    """Whether a query of a run has a sink for quarantined rows."""
     return any(_sink_of(query) for query in _counted(directory, record).values())
 
 
-def totals_of_run(directory: JobDirectory, record: RunRecord) -> KeptTotals | None:
-    """Return how many rows a run has kept; None if nothing in it keeps rows."""
-    found = kept_totals(_counted(directory, record))
+def totals_of_run(directory: JobDirectory, record: RunRecord) -> QuarantineTotals | None:
+    """Return how many rows a run has quarantined; None if it has no sink for them."""
+    found = quarantine_totals(_counted(directory, record))
     return found if found.has_any else None
 
 
@@ -95,12 +95,14 @@ def _counted(directory: JobDirectory, record: RunRecord) -> dict[str, dict[str, 
 
 
 def _sink_of(query: Mapping[str, Any]) -> str | None:
-    return next((sink["name"] for sink in query.get("sinks", ()) if sink.get("keeps")), None)
+    return next((sink["name"] for sink in query.get("sinks", ()) if sink.get("quarantine")), None)
 
 
-def describe_totals(kept: list[KeptOfQuery]) -> str:
-    """Return how many rows were kept, and why, in words."""
-    return str(kept_totals({each.query: {"account": each.account} for each in kept}))
+def describe_totals(quarantined: list[QuarantineOfQuery]) -> str:
+    """Return how many rows were quarantined, and why, in words."""
+    return str(
+        quarantine_totals({each.query: {"row_counts": each.row_counts} for each in quarantined})
+    )
 
 
 def _published(
@@ -158,7 +160,7 @@ def _read(folder: str, path: str) -> Iterator[Row]:
 
 def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[Row]:
     if not where.endswith(kind) or not kind:
-        msg = f"{where}: kept rows are read from files of Parquet, ORC, and JSON or CSV as text"
+        msg = f"{where}: quarantined rows are read from files of Parquet, ORC, and JSON or CSV as text"
         raise ConfigError(msg)
     if kind == "json":
         yield from map(read_json, data.splitlines())  # of a text, those of Unicode end lines, too
@@ -166,7 +168,7 @@ def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[R
         lines = csv.reader(io.StringIO(data.decode()), escapechar="\\", doublequote=False)
         yield from (dict(zip(names, line, strict=False)) for line in lines if line != names)
     else:
-        require_extra("spark-stream rejected", "delta", "pyarrow")
+        require_extra("spark-stream quarantine", "delta", "pyarrow")
         import pyarrow as pa
         from pyarrow import orc, parquet
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.extensions.row_checks.taps import BitTap
-from airflow_provider.runtime.errors import AccountError
+from airflow_provider.runtime.errors import RowCountsError
 from airflow_provider.runtime.jobdir.epoch_documents import (
     BatchCounts,
     EpochRecord,
@@ -18,15 +18,15 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     describe_dropped_rows,
     totals_after,
 )
-from airflow_provider.runtime.jobdir.row_account import (
-    RowAccount,
+from airflow_provider.runtime.jobdir.row_counts import (
+    RowCounts,
     RuleCount,
     describe_uncounted,
     imbalance,
-    kept_totals,
     output_sinks,
+    quarantine_totals,
 )
-from airflow_provider.runtime.queries.accounting import account_of, check_account
+from airflow_provider.runtime.queries.accounting import check_row_counts, row_counts_of
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
 from airflow_provider.runtime.queries.taps import Rule
@@ -34,21 +34,21 @@ from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs, spark_sink
 
 # Twelve records: two cannot be read, three of the others break a rule, one that stays another one.
-GOOD = RowAccount(
+GOOD = RowCounts(
     rows_read=12,
     sources={"orders": 12},
     checked={"orders": 12},
-    rejected={"orders": RuleCount(12, 2, "keep")},
-    rules={"positive": RuleCount(10, 3, "keep"), "known": RuleCount(10, 1, "count")},
+    rejected={"orders": RuleCount(12, 2, "quarantine")},
+    rules={"positive": RuleCount(10, 3, "quarantine"), "known": RuleCount(10, 1, "count")},
     taken=3,
-    kept=5,
+    quarantined=5,
     written={"files:/out": 7},
     row_by_row=True,
 )
 
 
 def test_an_account_that_adds_up_is_accepted():
-    """Each row that was read is in the output, or in the sink for kept rows."""
+    """Each row that was read is in the output, or in the sink for quarantined rows."""
     assert imbalance(GOOD) is None
 
 
@@ -60,14 +60,14 @@ def test_an_account_that_adds_up_is_accepted():
             "13 rows of source 'orders' were read, and 12 were checked for rejected records",
         ),
         (
-            {"kept": 4},
+            {"quarantined": 4},
             "5 rows were taken out to be kept (2 rejected, 3 by rules, 0 late), and 4 are in the "
-            "sink for kept rows",
+            "sink for quarantined rows",
         ),
         (
-            {"late_kept": 1},
+            {"late_quarantined": 1},
             "6 rows were taken out to be kept (2 rejected, 3 by rules, 1 late), and 5 are in the "
-            "sink for kept rows",
+            "sink for quarantined rows",
         ),
         (
             {"written": {"files:/out": 8}},
@@ -85,7 +85,7 @@ def test_numbers_that_disagree_are_named(changed, said):
     [
         {"checked": {"orders": None}},
         {"checked": {}, "rows_read": None},
-        {"kept": None},
+        {"quarantined": None},
         {"written": {"files:/out": None}},
         {"written": {"files:/out": 1}, "row_by_row": False},
         {"rows_read": None},
@@ -97,10 +97,10 @@ def test_what_is_not_known_is_not_checked(changed):
 
 
 def test_rejected_records_that_are_counted_are_not_kept():
-    """They are left out of the output, and the sink for kept rows has none of them."""
+    """They are left out of the output, and the sink for quarantined rows has none of them."""
     counted = {"orders": RuleCount(12, 2, "count")}
 
-    assert imbalance(dataclasses.replace(GOOD, rejected=counted, kept=3)) is None
+    assert imbalance(dataclasses.replace(GOOD, rejected=counted, quarantined=3)) is None
 
 
 # --- what an account is made of -----------------------------------------------------------------
@@ -116,8 +116,10 @@ def a_tap(*rules: Rule, source=None) -> BitTap:
     return BitTap(rules=rules, given=nothing, wrong=nothing, source=source)
 
 
-RECORDS = a_tap(Rule("records of orders", takes=True, keeps=True, on="keep"), source="orders")
-RULES = a_tap(Rule("positive", takes=True, keeps=True, on="keep"), Rule("known"))
+RECORDS = a_tap(
+    Rule("records of orders", takes=True, quarantines=True, on="quarantine"), source="orders"
+)
+RULES = a_tap(Rule("positive", takes=True, quarantines=True, on="quarantine"), Rule("known"))
 
 
 def a_query(**changed: Any) -> QueryDefinition:
@@ -128,7 +130,7 @@ def a_query(**changed: Any) -> QueryDefinition:
         "output_mode": "append",
         "operators": ("windows",),
         "sources": (a_source(),),
-        "kept": kept,
+        "quarantined": kept,
         "taps": (RULES, RECORDS),
     }
     query = QueryDefinition(name="q", **{**given, **changed})
@@ -149,8 +151,8 @@ WRITTEN = {"files:/out": 7, "files:/kept": 5}
 
 
 def test_an_account_is_made_of_what_batches_have_counted():
-    """The kept rows are no output, and a rule on records belongs to its source."""
-    made = account_of(a_query(), totals_after(None, COUNTS, 5), WRITTEN)
+    """The quarantined rows are no output, and a rule on records belongs to its source."""
+    made = row_counts_of(a_query(), totals_after(None, COUNTS, 5), WRITTEN)
 
     assert dataclasses.replace(GOOD, late={"windows": 0}) == made
 
@@ -162,15 +164,22 @@ def test_an_account_is_over_all_batches_of_the_run():
     )
     twice = {name: 2 * rows for name, rows in WRITTEN.items()}
 
-    made = check_account(a_query(), totals_after(first, COUNTS, 5), twice, at="batch 1")
+    made = check_row_counts(a_query(), totals_after(first, COUNTS, 5), twice, at="batch 1")
 
-    assert (24, {"orders": 24}, 6, 10) == (made.rows_read, made.sources, made.taken, made.kept)
+    assert (24, {"orders": 24}, 6, 10) == (
+        made.rows_read,
+        made.sources,
+        made.taken,
+        made.quarantined,
+    )
 
 
 def test_a_batch_that_does_not_add_up_is_refused_with_its_query():
     """One line has the query, the batch and the numbers."""
-    with pytest.raises(AccountError, match="query 'q': batch 3 does not add up: 5 rows were taken"):
-        check_account(a_query(), totals_after(None, COUNTS, 6), WRITTEN, at="batch 3")
+    with pytest.raises(
+        RowCountsError, match="query 'q': batch 3 does not add up: 5 rows were taken"
+    ):
+        check_row_counts(a_query(), totals_after(None, COUNTS, 6), WRITTEN, at="batch 3")
 
 
 def test_a_source_that_is_read_in_two_places_is_said_and_not_checked():
@@ -179,7 +188,7 @@ def test_a_source_that_is_read_in_two_places_is_said_and_not_checked():
     query = a_query(sources=(a_source(), a_source()))
     vars(query)["is_row_by_row"] = False
 
-    made = check_account(query, totals_after(None, counts, 5), WRITTEN, at="batch 0")
+    made = check_row_counts(query, totals_after(None, counts, 5), WRITTEN, at="batch 0")
 
     assert (
         "source orders is read in 2 places, and its rejected records are counted at one of them",
@@ -212,14 +221,14 @@ def test_a_source_that_is_read_in_two_places_is_said_and_not_checked():
         ),
         (
             a_query(),
-            dataclasses.replace(COUNTS, late=LateCount({"0": 4}, kept=1, unkept=3)),
+            dataclasses.replace(COUNTS, late=LateCount({"0": 4}, quarantined=1, dropped=3)),
             "3 late rows of an operator behind another one: they were dropped, and cannot be kept",
         ),
     ],
 )
 def test_what_cannot_be_counted_is_named(query, counts, said):
     """A sentence each, for people."""
-    (sentence,) = account_of(query, totals_after(None, counts, 5), WRITTEN).uncounted
+    (sentence,) = row_counts_of(query, totals_after(None, counts, 5), WRITTEN).uncounted
 
     assert said in sentence
 
@@ -228,7 +237,7 @@ def test_a_query_with_a_sink_of_sparks_counts_what_sparks_report_has():
     """Its rules too; what is left is said."""
     counting = a_tap(Rule("positive"))
     sink = spark_sink("noop")
-    query = a_query(native=sink, sinks=(), kept=None, taps=(counting,), operators=())
+    query = a_query(native=sink, sinks=(), quarantined=None, taps=(counting,), operators=())
     epochs = SparkSinkEpochs(sink, query.taps, ["orders"])
     for rows in (12, 3):
         epochs.batch_ran(
@@ -243,7 +252,7 @@ def test_a_query_with_a_sink_of_sparks_counts_what_sparks_report_has():
             }
         )
 
-    made = account_of(query, epochs.totals(), {sink.name: epochs.run_rows(sink.name)})
+    made = row_counts_of(query, epochs.totals(), {sink.name: epochs.run_rows(sink.name)})
 
     assert (15, {"orders": 15}) == (made.rows_read, made.sources)
     assert {"positive": RuleCount(15, 4, "count")} == made.rules
@@ -263,9 +272,9 @@ DOCUMENT: dict[str, Any] = {
         "q": {
             "sinks": [
                 {"name": "files:/out", "rows": 7},
-                {"name": "files:/kept", "rows": 5, "keeps": True},
+                {"name": "files:/kept", "rows": 5, "quarantine": True},
             ],
-            "account": dataclasses.replace(GOOD, uncounted=("late rows: …",)).to_dict(),
+            "row_counts": dataclasses.replace(GOOD, uncounted=("late rows: …",)).to_dict(),
         }
     },
 }
@@ -283,13 +292,15 @@ def test_a_run_says_what_it_has_rejected_and_which_rules_were_broken():
 
 def test_kept_rows_are_told_beside_the_output():
     """They are counted apart, and their sink is no output."""
-    assert "5 kept (2 rejected, 3 broke a rule, 0 late)" == str(kept_totals(DOCUMENT["queries"]))
+    assert "5 kept (2 rejected, 3 broke a rule, 0 late)" == str(
+        quarantine_totals(DOCUMENT["queries"])
+    )
     assert ["files:/out"] == [sink["name"] for sink in output_sinks(DOCUMENT["queries"]["q"])]
 
 
 def test_a_job_that_keeps_nothing_says_nothing_of_kept_rows():
     """Documents of older versions have no account at all."""
-    assert not kept_totals({"q": {"sinks": []}}).has_any
-    counted = dataclasses.replace(GOOD, rejected={}, rules={}, kept=0)
-    assert not kept_totals({"q": {"account": counted.to_dict()}}).has_any
+    assert not quarantine_totals({"q": {"sinks": []}}).has_any
+    counted = dataclasses.replace(GOOD, rejected={}, rules={}, quarantined=0)
+    assert not quarantine_totals({"q": {"row_counts": counted.to_dict()}}).has_any
     assert SimpleNamespace(**counted.to_dict()).written == {"files:/out": 7}

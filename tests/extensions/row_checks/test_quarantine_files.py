@@ -1,4 +1,4 @@
-"""Kept rows of a run, found in the files that its epochs have published."""
+"""Quarantined rows of a run, found in the files that its epochs have published."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.row_checks.kept_files import grouped, kept_of_run
-from airflow_provider.extensions.row_checks.view import KEPT
+from airflow_provider.extensions.row_checks.quarantine_files import grouped, quarantine_of_run
+from airflow_provider.extensions.row_checks.view import QUARANTINE
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
-from airflow_provider.runtime.jobdir.row_account import RecordLines, RowAccount, RuleCount
+from airflow_provider.runtime.jobdir.row_counts import RecordLines, RowCounts, RuleCount
 from airflow_provider.runtime.testing.job_directories import (
     QUERY_ID,
     JobDirectoryBuilder,
@@ -21,7 +21,12 @@ from airflow_provider.runtime.testing.job_directories import (
 )
 from tests.present import present
 
-ACCOUNT = RowAccount(rows_read=9, rejected={"orders": RuleCount(9, 2, "keep")}, kept=3, late_kept=1)
+ACCOUNT = RowCounts(
+    rows_read=9,
+    rejected={"orders": RuleCount(9, 2, "quarantine")},
+    quarantined=3,
+    late_quarantined=1,
+)
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def job(tmp_path: Path) -> JobDirectoryBuilder:
 
 def keep(job: JobDirectoryBuilder, sink: str, **lines: RecordLines) -> None:
     account = dataclasses.replace(ACCOUNT, lines=lines).to_dict()
-    query = {"sinks": [{"name": sink, "rows": 3, "keeps": True}], "account": account}
+    query = {"sinks": [{"name": sink, "rows": 3, "quarantine": True}], "row_counts": account}
     a_progress(queries={"q": query}).put(job.run.storage, "progress.json")
 
 
@@ -56,7 +61,7 @@ def put(folder: Path, epoch: int, *rows: dict[str, Any], query_id: str = QUERY_I
 
 
 def kept(job: JobDirectoryBuilder) -> Any:
-    (found,) = kept_of_run(job.directory, present(job.run.record()))
+    (found,) = quarantine_of_run(job.directory, present(job.run.record()))
     return found
 
 
@@ -104,15 +109,15 @@ def test_a_file_that_cannot_be_read_is_named(job, tmp_path, capsys):
     """Compressed text, for example."""
     (tmp_path / "kept" / f"part-0000000002-00001-{QUERY_ID}.json.gz").write_bytes(b"")
 
-    assert EXIT_USAGE == main(["rejected", job.url])
-    assert f"{QUERY_ID}.json.gz: kept rows are read from files of" in capsys.readouterr().err
+    assert EXIT_USAGE == main(["quarantine", job.url])
+    assert f"{QUERY_ID}.json.gz: quarantined rows are read from files of" in capsys.readouterr().err
 
 
 def test_a_sink_of_no_files_has_its_counts(job, capsys):
     """They are in the job directory; where the rows are is said."""
     keep(job, "delta:/kept")
 
-    assert EXIT_OK == main(["rejected", job.url])
+    assert EXIT_OK == main(["quarantine", job.url])
     assert [
         "run r1: 3 kept (2 rejected, 0 broke a rule, 1 late)",
         "  query q: kept in delta:/kept",
@@ -123,7 +128,7 @@ def test_a_sink_of_no_files_has_its_counts(job, capsys):
 
 def test_rows_are_written_once(job, tmp_path, capsys):
     """A file that is there already may have been corrected."""
-    command = ["rejected", job.url, "--write", str(tmp_path / "fixed")]
+    command = ["quarantine", job.url, "--write", str(tmp_path / "fixed")]
 
     assert EXIT_OK == main(command)
     written = tmp_path / "fixed" / "rejected" / "orders" / "q-r1.txt"
@@ -146,7 +151,7 @@ def test_records_are_written_as_their_source_reads_them(job, tmp_path, lines, ex
     keep(job, f"files:{tmp_path / 'kept'}", orders=lines)
     put(tmp_path / "kept", 2, row("rejected", "orders", '{"v":"ä"}'), row("late", "w", "ä"))
 
-    assert EXIT_OK == main(["rejected", job.url, "--write", str(tmp_path / "fixed")])
+    assert EXIT_OK == main(["quarantine", job.url, "--write", str(tmp_path / "fixed")])
 
     written = tmp_path / "fixed"
     assert expected == (written / "rejected" / "orders" / "q-r1.txt").read_bytes()
@@ -157,7 +162,7 @@ def test_an_encoding_that_python_does_not_have_is_refused(job, tmp_path, capsys)
     """Nothing is written in another one, in which the source would read other letters."""
     keep(job, f"files:{tmp_path / 'kept'}", orders=RecordLines("x-Johab"))
 
-    assert EXIT_USAGE == main(["rejected", job.url, "--write", str(tmp_path / "fixed")])
+    assert EXIT_USAGE == main(["quarantine", job.url, "--write", str(tmp_path / "fixed")])
     assert "encoding 'x-Johab' is Java's alone" in capsys.readouterr().err
 
 
@@ -171,20 +176,20 @@ def test_a_row_may_have_what_ends_lines_elsewhere(job, tmp_path):
 
 def test_a_run_that_is_not_there_is_refused(job, capsys):
     """With the command that lists runs."""
-    assert EXIT_USAGE == main(["rejected", job.url, "--run", "r9"])
+    assert EXIT_USAGE == main(["quarantine", job.url, "--run", "r9"])
     assert "there is no run 'r9'; spark-stream status --all" in capsys.readouterr().err
 
 
 def test_the_tab_has_a_table_of_each_kind_and_place(job):
     """It is for jobs that keep rows, and says how all of them are shown."""
-    assert KEPT.concerns(job.url)
+    assert QUARANTINE.concerns(job.url)
 
-    head, late, rejected, hint = KEPT.read(job.url)
+    head, late, rejected, hint = QUARANTINE.read(job.url)
 
     assert ("q", {"Kept": 3}) == (head.title, head.facts)
     assert ["late: windows", "rejected: orders"] == [late.title, rejected.title]
     assert ["{bad", '{"v":"x"}'] == [each[2] for each in present(rejected.table).rows]
-    assert "spark-stream rejected" in str(hint.text)
+    assert "spark-stream quarantine" in str(hint.text)
 
 
 def test_a_job_that_keeps_nothing_has_no_tab(job):
@@ -192,4 +197,4 @@ def test_a_job_that_keeps_nothing_has_no_tab(job):
     query = {"sinks": [{"name": "files:/out", "rows": 3}]}
     a_progress(queries={"q": query}).put(job.run.storage, "progress.json")
 
-    assert not KEPT.concerns(job.url)
+    assert not QUARANTINE.concerns(job.url)

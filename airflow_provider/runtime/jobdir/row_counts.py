@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.jobdir.run_options import KEEP
+from airflow_provider.runtime.jobdir.run_options import QUARANTINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class RuleCount:
     Attributes:
         rows: how many came.
         broken: how many of them broke the rule, or could not be read.
-        on: what happens to such a row: ``fail``, ``count`` or ``keep``.
+        on: what happens to such a row: ``fail``, ``count`` or ``quarantine``.
     """
 
     rows: int
@@ -45,7 +45,7 @@ class RecordLines:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowAccount:
+class RowCounts:
     """The rows of one query in a run.
 
     Attributes:
@@ -57,11 +57,11 @@ class RowAccount:
         lines: by source, how a file has such records.
         rules: by name.
         taken: rows that rules have taken out, each once.
-        kept: rows in the sink for kept rows; None if it does not count.
+        quarantined: rows in the sink for quarantined rows; None if it does not count.
         late: rows dropped as late, by the operator's name; None if unknown.
-        late_kept: how many of them were kept.
+        late_quarantined: how many of them were quarantined.
         lost: messages that had expired before they were read.
-        written: by sink, without that for kept rows; None if a sink does not count.
+        written: by sink, without that for quarantined rows; None if a sink does not count.
         row_by_row: whether each row that was read and not taken out is one row of the output.
         uncounted: what cannot be counted, a sentence each.
     """
@@ -73,9 +73,9 @@ class RowAccount:
     lines: Mapping[str, RecordLines] = dataclasses.field(default_factory=dict)
     rules: Mapping[str, RuleCount] = dataclasses.field(default_factory=dict)
     taken: int = 0
-    kept: int | None = 0
+    quarantined: int | None = 0
     late: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
-    late_kept: int = 0
+    late_quarantined: int = 0
     lost: int | None = 0
     written: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     row_by_row: bool = False
@@ -86,110 +86,116 @@ class RowAccount:
         return {**dataclasses.asdict(self), "uncounted": list(self.uncounted)}
 
 
-def imbalance(account: RowAccount) -> str | None:
+def imbalance(row_counts: RowCounts) -> str | None:
     """Return which numbers of an account disagree; None if it adds up as far as it is known."""
-    for source, count in account.rejected.items():
-        read = account.checked.get(source)
+    for source, count in row_counts.rejected.items():
+        read = row_counts.checked.get(source)
         if read is not None and read != count.rows:
             return (
                 f"{read:,} rows of source {source!r} were read, and {count.rows:,} were checked "
                 "for rejected records"
             )
-    kept_records = sum(each.broken for each in account.rejected.values() if each.on == KEEP)
-    to_keep = kept_records + account.taken + account.late_kept
-    if account.kept is not None and account.kept != to_keep:
+    quarantined_records = sum(
+        each.broken for each in row_counts.rejected.values() if each.on == QUARANTINE
+    )
+    to_keep = quarantined_records + row_counts.taken + row_counts.late_quarantined
+    if row_counts.quarantined is not None and row_counts.quarantined != to_keep:
         return (
-            f"{to_keep:,} rows were taken out to be kept ({kept_records:,} rejected, "
-            f"{account.taken:,} by rules, {account.late_kept:,} late), and {account.kept:,} are "
-            "in the sink for kept rows"
+            f"{to_keep:,} rows were taken out to be quarantined ({quarantined_records:,} rejected, "
+            f"{row_counts.taken:,} by rules, {row_counts.late_quarantined:,} late), and "
+            f"{row_counts.quarantined:,} are in the sink for quarantined rows"
         )
-    if not account.row_by_row or account.rows_read is None:
+    if not row_counts.row_by_row or row_counts.rows_read is None:
         return None
-    rejected = sum(each.broken for each in account.rejected.values())
-    left = account.rows_read - rejected - account.taken
-    for sink, rows in account.written.items():
+    rejected = sum(each.broken for each in row_counts.rejected.values())
+    left = row_counts.rows_read - rejected - row_counts.taken
+    for sink, rows in row_counts.written.items():
         if rows is not None and rows != left:
             return (
-                f"{account.rows_read:,} rows were read and {rejected + account.taken:,} taken "
-                f"out, and {rows:,} are in sink {sink}"
+                f"{row_counts.rows_read:,} rows were read and {rejected + row_counts.taken:,} "
+                f"taken out, and {rows:,} are in sink {sink}"
             )
     return None
 
 
-def describe_kept_rows(document: Mapping[str, Any]) -> Iterator[str]:
+def describe_quarantined_rows(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a run has rejected, and which of its rules rows have broken, a line each."""
     for name, query in document.get("queries", {}).items():
-        account = query.get("account") or {}
-        for source, each in account.get("rejected", {}).items():
+        row_counts = query.get("row_counts") or {}
+        for source, each in row_counts.get("rejected", {}).items():
             if each["broken"]:
                 what = f"{each['broken']:,} of {each['rows']:,} records of source {source}"
-                became = "kept" if each["on"] == KEEP else "left out"
+                became = "quarantined" if each["on"] == QUARANTINE else "left out"
                 yield f"{what} could not be read, and were {became} (query {name})"
-        for rule, each in account.get("rules", {}).items():
+        for rule, each in row_counts.get("rules", {}).items():
             if each["broken"]:
                 what = f"{each['broken']:,} of {each['rows']:,} rows"
-                became = "were kept" if each["on"] == KEEP else "went on"
+                became = "were quarantined" if each["on"] == QUARANTINE else "went on"
                 yield f"{what} broke the rule {rule}, and {became} (query {name})"
 
 
 def describe_uncounted(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a run cannot count, a line each."""
     for name, query in document.get("queries", {}).items():
-        for sentence in (query.get("account") or {}).get("uncounted", ()):
+        for sentence in (query.get("row_counts") or {}).get("uncounted", ()):
             yield f"not counted of query {name}: {sentence}"
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptTotals:
-    """The kept rows of a run.
+class QuarantineTotals:
+    """The quarantined rows of a run.
 
     Attributes:
         rejected: records that could not be read.
         broken: rows that rules took out, each once.
         late: late rows.
-        kept: rows in sinks for kept rows; None if one does not count.
-        has_any: whether anything in the job keeps rows.
+        quarantined: rows in sinks for quarantined rows; None if one does not count.
+        has_any: whether the job quarantines rows.
     """
 
     rejected: int
     broken: int
     late: int
-    kept: int | None
+    quarantined: int | None
     has_any: bool
 
     def __str__(self) -> str:
-        kept = "unknown" if self.kept is None else f"{self.kept:,}"
+        quarantined = "unknown" if self.quarantined is None else f"{self.quarantined:,}"
         parts = f"{self.rejected:,} rejected, {self.broken:,} broke a rule, {self.late:,} late"
-        return f"{kept} kept ({parts})"
+        return f"{quarantined} quarantined ({parts})"
 
 
-def kept_totals(queries: Mapping[str, Mapping[str, Any]]) -> KeptTotals:
+def quarantine_totals(queries: Mapping[str, Mapping[str, Any]]) -> QuarantineTotals:
     """Return the totals of the queries of a progress record or a final checkpoint."""
-    accounts = [query.get("account") or {} for query in queries.values()]
-    rejected = [each for one in accounts for each in one.get("rejected", {}).values()]
-    rules = [each for one in accounts for each in one.get("rules", {}).values()]
-    kept = [one.get("kept", 0) for one in accounts]
-    return KeptTotals(
-        rejected=sum(each["broken"] for each in rejected if each["on"] == KEEP),
-        broken=sum(one.get("taken", 0) for one in accounts),
-        late=sum(one.get("late_kept", 0) for one in accounts),
-        kept=None if None in kept else sum(kept),
-        has_any=any(kept) or any(each["on"] == KEEP for each in (*rejected, *rules)),
+    row_counts = [query.get("row_counts") or {} for query in queries.values()]
+    rejected = [each for one in row_counts for each in one.get("rejected", {}).values()]
+    rules = [each for one in row_counts for each in one.get("rules", {}).values()]
+    quarantined = [one.get("quarantined", 0) for one in row_counts]
+    return QuarantineTotals(
+        rejected=sum(each["broken"] for each in rejected if each["on"] == QUARANTINE),
+        broken=sum(one.get("taken", 0) for one in row_counts),
+        late=sum(one.get("late_quarantined", 0) for one in row_counts),
+        quarantined=None if None in quarantined else sum(quarantined),
+        has_any=any(quarantined) or any(each["on"] == QUARANTINE for each in (*rejected, *rules)),
     )
 
 
-def counts_of(account: Mapping[str, Any]) -> dict[str, int | None]:
+def counts_of(row_counts: Mapping[str, Any]) -> dict[str, int | None]:
     """Return the metrics of an account, without those of what the query does not look at."""
     found: dict[str, int | None] = {}
     for name, key in (("rejected_rows", "rejected"), ("broken_rows", "rules")):
-        if counts := account.get(key):
+        if counts := row_counts.get(key):
             found[name] = sum(each["broken"] for each in counts.values())
-    return {**found, "kept_rows": account["kept"]} if found or account.get("kept") else {}
+    return (
+        {**found, "quarantined_rows": row_counts["quarantined"]}
+        if found or row_counts.get("quarantined")
+        else {}
+    )
 
 
 def run_counts(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
     """Return the same of all queries of a run."""
-    counts = [counts_of(query.get("account") or {}) for query in queries.values()]
+    counts = [counts_of(query.get("row_counts") or {}) for query in queries.values()]
     found: dict[str, int | None] = {}
     for name in dict.fromkeys(name for each in counts for name in each):
         known = [each.get(name, 0) for each in counts]
@@ -198,5 +204,5 @@ def run_counts(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None
 
 
 def output_sinks(query: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a query's sinks in a progress record or a final checkpoint, but that of kept rows."""
-    return [sink for sink in query.get("sinks") or () if not sink.get("keeps")]
+    """Return a query's sinks in a progress record or a final checkpoint, but that of quarantined rows."""
+    return [sink for sink in query.get("sinks") or () if not sink.get("quarantine")]

@@ -11,7 +11,9 @@ from airflow_provider.runtime.api.sinks import Sink
 SCHEMA = "t timestamp, k string, v int"
 
 
-def _orders(ctx: JobContext, rejected: str = "keep", watermark: str | None = None) -> DataFrame:
+def _orders(
+    ctx: JobContext, rejected: str = "quarantine", watermark: str | None = None
+) -> DataFrame:
     return ctx.read(
         "orders",
         format="json",
@@ -24,7 +26,7 @@ def _orders(ctx: JobContext, rejected: str = "keep", watermark: str | None = Non
     )
 
 
-def _checked(ctx: JobContext, rows: DataFrame, *, on: str = "keep") -> DataFrame:
+def _checked(ctx: JobContext, rows: DataFrame, *, on: str = "quarantine") -> DataFrame:
     positive = ctx.expect(rows, "positive", "v > 0", on=on)
     return ctx.expect(positive, "known", "k IS NOT NULL", on="count")
 
@@ -36,14 +38,14 @@ def _kept(ctx: JobContext) -> Sink:
 def checked(ctx: JobContext) -> None:
     """Write each good row; keep the others."""
     rows = _checked(ctx, _orders(ctx)).select("k", "v")
-    ctx.write("out", rows, to=files(ctx.params["output"]), kept=_kept(ctx))
+    ctx.write("out", rows, to=files(ctx.params["output"]), quarantine=_kept(ctx))
 
 
 def twice(ctx: JobContext) -> None:
     """Read the source in two places of one query."""
     rows = _orders(ctx)
     both = rows.select("k", "v").union(rows.select("k", "v"))
-    ctx.write("out", both, to=files(ctx.params["output"]), kept=_kept(ctx))
+    ctx.write("out", both, to=files(ctx.params["output"]), quarantine=_kept(ctx))
 
 
 def joined_with_nothing(ctx: JobContext) -> None:
@@ -54,7 +56,7 @@ def joined_with_nothing(ctx: JobContext) -> None:
     )
     others = others.groupBy("k").count()
     found = rows.join(others, "k").select("k", "v")
-    ctx.write("out", found, to=files(ctx.params["output"]), kept=_kept(ctx))
+    ctx.write("out", found, to=files(ctx.params["output"]), quarantine=_kept(ctx))
 
 
 def windows(ctx: JobContext) -> None:
@@ -62,7 +64,9 @@ def windows(ctx: JobContext) -> None:
     rows = _checked(ctx, _orders(ctx, watermark="1 second"))
     counted = rows.groupBy(F.window("t", "10 seconds").alias("w")).agg(F.sum("v").alias("v"))
     plain = counted.select(F.col("w.start").cast("string").alias("w"), "v")
-    ctx.write("out", plain, to=files(ctx.params["output"]), kept=_kept(ctx), operators=["windows"])
+    ctx.write(
+        "out", plain, to=files(ctx.params["output"]), quarantine=_kept(ctx), operators=["windows"]
+    )
 
 
 def through_spark(ctx: JobContext) -> None:
@@ -80,4 +84,4 @@ def through_a_function(ctx: JobContext) -> None:
         df.count()
 
     rows = _checked(ctx, _orders(ctx)).select("k", "v")
-    ctx.write("out", rows, to=for_each_batch(read_twice), kept=_kept(ctx))
+    ctx.write("out", rows, to=for_each_batch(read_twice), quarantine=_kept(ctx))

@@ -20,7 +20,7 @@ from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 
-JOBS = Path(__file__).with_name("account_jobs.py")
+JOBS = Path(__file__).with_name("row_count_jobs.py")
 GOOD = [("a", 1), ("a", 9), ("b", 2), ("c", 3), ("d", 4), ("e", 5), (None, 6)]
 LINES = (
     ('{"k":"a","v":1}', '{"k":"b","v":2}', '{"k":"x","v":-1}', "no json at all"),
@@ -40,7 +40,7 @@ class Orders(Place):
         params = {"kept": str(self.kept), **asked.pop("params", {})}
         entry = f"{JOBS}:{job}"
         final = self.run(spark, job, entry=entry, run_id="r1", params=params, **asked)
-        return final, final.queries["out"]["account"]
+        return final, final.queries["out"]["row_counts"]
 
 
 @pytest.fixture
@@ -74,15 +74,15 @@ def test_each_row_is_in_one_place(spark: Any, place: Orders, mode: str) -> None:
     assert {
         "sources": {"orders": 12},
         "checked": {"orders": 12},
-        "rejected": {"orders": {"rows": 12, "broken": 2, "on": "keep"}},
+        "rejected": {"orders": {"rows": 12, "broken": 2, "on": "quarantine"}},
         "rules": {
-            "positive": {"rows": 10, "broken": 3, "on": "keep"},
+            "positive": {"rows": 10, "broken": 3, "on": "quarantine"},
             "known": {"rows": 10, "broken": 1, "on": "count"},
         },
     } == counted(account)
     # A record of JSON may give several rows, so that rows in and out need not agree.
     assert (12, 3, 5, False, []) == tuple(
-        account[name] for name in ("rows_read", "taken", "kept", "row_by_row", "uncounted")
+        account[name] for name in ("rows_read", "taken", "quarantined", "row_by_row", "uncounted")
     )
     assert {f"files:{place.output}": 7} == account["written"]
     assert 5 == len(rows(place.kept, "kind"))
@@ -109,7 +109,7 @@ def test_a_part_of_a_plan_that_is_dropped_is_no_gap(spark: Any, place: Orders) -
     params = {"others": str(place.root / "others")}
     _, account = place.account(spark, "joined_with_nothing", mode="batch", params=params, conf=conf)
 
-    assert ({"orders": 12}, 5) == (account["checked"], account["kept"])
+    assert ({"orders": 12}, 5) == (account["checked"], account["quarantined"])
     assert 5 == len(rows(place.kept, "kind"))
 
 
@@ -127,10 +127,10 @@ def test_late_rows_that_are_kept_are_in_the_account(spark: Any, place: Orders) -
     place.input.rmdir()
     write(place.input, *(tuple(minute.format(*row) for row in each) for each in files))
 
-    final, account = place.account(spark, "windows", late="keep")
+    final, account = place.account(spark, "windows", late="quarantine")
 
     assert ({"windows": 2}, 2, 1, 3) == tuple(
-        account[name] for name in ("late", "late_kept", "taken", "kept")
+        account[name] for name in ("late", "late_quarantined", "taken", "quarantined")
     )
     assert 2 == final.late_rows
     kinds = [kind for (kind,) in rows(place.kept, "kind")]
@@ -159,7 +159,7 @@ def test_a_function_that_reads_its_rows_twice(spark: Any, place: Orders) -> None
     """The rows count once, and are kept once."""
     _, account = place.account(spark, "through_a_function")
 
-    assert ({"orders": 12}, 5) == (account["sources"], account["kept"])
+    assert ({"orders": 12}, 5) == (account["sources"], account["quarantined"])
 
 
 @pytest.mark.long
@@ -198,7 +198,7 @@ def test_kept_rows_are_shown_and_written_for_correction(
 ) -> None:
     """The command reads what the run has published, and writes records as they came."""
     place.account(spark, "checked", params={"format": file_format})
-    command = ["rejected", str(place.job_dir)]
+    command = ["quarantine", str(place.job_dir)]
     capsys.readouterr()
 
     assert EXIT_OK == main([*command, "--rows", "2"])
@@ -212,7 +212,7 @@ def test_kept_rows_are_shown_and_written_for_correction(
 
     assert EXIT_OK == main([*command, "--kind", "rule", "--json"])
     (query,) = json.loads(capsys.readouterr().out)["queries"]
-    (group,) = query["kept"]
+    (group,) = query["quarantined"]
     assert ("rule", "positive", 3) == (group["kind"], group["place"], group["rows"])
     assert {-1, 0, None} == {json.loads(row["row"])["v"] for row in group["samples"]}
 
