@@ -1,6 +1,6 @@
 """Upgrade a running stream: try another version of it, and go on with the better of the two.
 
-``flights_versioned`` watches the version that is in force, wherever upgrades have led to;
+``flights_versioned`` watches the version that is active, wherever upgrades have led to;
 ``flights_upgrade`` tries another one, in a directory of its own. Both versions write to one folder:
 what a rejected one has written is reverted, and the old one goes on.
 """
@@ -38,6 +38,6 @@ with DAG("flights_upgrade", params={"version": "2", "function": "daily_delays_ra
         task_id="upgrade",
         job=f"{HERE}/jobs/daily_delays.py:{{{{ params.function }}}}",
         new_job_dir=f"{DATA}/upgrade/{{{{ params.version }}}}",
-        probation="5 minutes",
+        trial_period="5 minutes",
         **BOTH,
     )

@@ -260,17 +260,17 @@ def _row_of(action: argparse.Action) -> str:
 
 
 def documents_page() -> str:
-    """Return the page of all members of all documents, of their schemas."""
+    """Return the page of all fields of all documents, of their schemas."""
     lines = [
-        "# Members of documents\n",
-        "Each document of a job directory and of a savepoint, with all its members, from the "
+        "# Fields of documents\n",
+        "Each document of a job directory and of a savepoint, with all its fields, from the "
         "schemas of [the job directory](../job-directory.md). `[]` is an element of a list, `{}` a "
-        "member of any name.\n",
+        "field of any name.\n",
     ]
     for path in sorted((ROOT / "docs" / "schemas").glob("*.json")):
         schema = json.loads(path.read_text())
         lines += [f"## {path.stem}\n", markdown(schema["description"]) + "\n"]
-        lines += ["| member | type | required | meaning |\n|---|---|---|---|"]
+        lines += ["| field | type | required | meaning |\n|---|---|---|---|"]
         lines += [*_members(schema, ""), ""]
     return "\n".join(lines) + "\n"
 
@@ -327,7 +327,7 @@ def errors_page() -> str:
             rows.append(f"| `{kind.__name__}` | {parents} | {kind.exit_code} | {cell(first)} |")
     lines = [
         "# Errors, exit codes and failure rules\n",
-        "Every error is one line that names the thing and the way out. [Failures](../failures.md) "
+        "Every error is one line that names the thing and the fix. [Failures](../failures.md) "
         "says what follows from a failure's class.\n",
         "## Exit codes\n",
         "| exit code | meaning |\n|---|---|",

@@ -343,7 +343,7 @@ def _of_section(section: Section) -> str:
 
 
 def _table_row(row: Row) -> str:
-    sentences = [f"{_capital(each)}." for each in (row.reason, row.way_out) if each]
+    sentences = [f"{_capital(each)}." for each in (row.reason, row.fix) if each]
     reason = " ".join(sentences).replace("|", "\\|")
     return f"| `{row.name}` | {_span(row)} | {_decisions(row)} | {reason} |"
 

@@ -99,7 +99,7 @@ def spark_stream_task(
 
     Args:
         python_callable: the function.
-        multiple_outputs: whether each member of the final checkpoint is an XCom of its own.
+        multiple_outputs: whether each field of the final checkpoint is an XCom of its own.
         kwargs: those of :class:`SparkStreamingOperator`.
     """
     decorator: TaskDecorator = task_decorator_factory(

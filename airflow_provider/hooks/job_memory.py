@@ -62,7 +62,7 @@ class JobMemory:
             followed: returns the identities that a new job may follow; called only on a mismatch.
 
         Raises:
-            ConfigError: the message names the missing identity, and the ways out.
+            ConfigError: the message names the missing identity, and the fixes.
         """
         storage, url = self._directory.storage, self._directory.url
         remembered, lineage = self._identity(), lineage_of(storage)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
-# Members of the connection's extra; beside them, see SubmitOptions.cold.
+# Fields of the connection's extra; beside them, see SubmitOptions.cold.
 _ONLY_COLD = frozenset({"principal", "keytab", "spark-binary"})
 
 

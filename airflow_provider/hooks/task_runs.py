@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BACKFILL: Final = "backfill"
 _TO_COME: Final = frozenset({None, "scheduled", "queued"})
 """Airflow's states of a task that was cleared and has not begun since."""
-_WAY_OUT: Final = (
+_FIX: Final = (
     "a backfill's slices need job directories of their own, such as "
     "job_dir='…/{{ slice.name }}'; to resume a live job, trigger a run by hand"
 )
@@ -330,7 +330,7 @@ def check_backfill(
     if is_shared:
         msg = (
             f"{job_dir}: every run of this task uses this job directory, so a live job may be "
-            f"in it, and this run is a backfill: {_WAY_OUT}"
+            f"in it, and this run is a backfill: {_FIX}"
         )
         raise ConfigError(msg)
     directory = directory_at(job_dir)
@@ -338,7 +338,7 @@ def check_backfill(
     if reason is not None:
         msg = (
             f"{directory.url}: this is a live job's directory ({reason}), and this run is a "
-            f"backfill: {_WAY_OUT}"
+            f"backfill: {_FIX}"
         )
         raise ConfigError(msg)
 

@@ -220,7 +220,7 @@ class DriverOperator(SubmittingOperator):
         return ()
 
     def _choose_version(self, version: Mapping[str, str] | None, context: Context) -> None:
-        """Let the task be about the version of its job that is in force, if it follows upgrades."""
+        """Let the task be about the version of its job that is active, if it follows upgrades."""
 
     def _deferred_with(self) -> dict[str, Any]:
         return {}

@@ -18,7 +18,7 @@ from airflow_provider.airflow_versions import (
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
-from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.failures.classify import of_the_system
 from airflow_provider.runtime.failures.messages import AFTER_A_TASK
 

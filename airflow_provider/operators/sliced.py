@@ -12,7 +12,7 @@ from airflow_provider.hooks.job_memory import JobMemory
 from airflow_provider.hooks.task_runs import check_backfill
 from airflow_provider.operators.extra_links import SAVEPOINT_LINKS
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import active_directory
 from airflow_provider.slices import SliceInTemplates, slice_of
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class SlicedOperator(BaseOperator):
             context["outlet_events"][asset].extra = summary
         return summary
 
-    def _directory_in_force(self, job_dir: str) -> str:
+    def _active_directory(self, job_dir: str) -> str:
         with refusing(job_dir, "read"):
             JobMemory(job_dir).check_same()
-            found = directory_in_force(job_dir)
+            found = active_directory(job_dir)
         if found != job_dir:
             self.log.info("Upgrades have led from %s to %s", job_dir, found)
         return found

@@ -109,7 +109,7 @@ class SparkSavepointOperator(SlicedOperator):
         """
         try:
             self._check_backfill(context)
-            job_dir = None if self.job_dir is None else self._directory_in_force(self.job_dir)
+            job_dir = None if self.job_dir is None else self._active_directory(self.job_dir)
             savepoint = self._take(job_dir, context)
         except UnknownJobError as error:
             if self.job_dir is None or directory_at(self.job_dir).job() is not None:

@@ -136,7 +136,7 @@ class SparkStopOperator(SlicedOperator):
         # A clear raises max_tries, a retry does not: see hooks/task_runs.py.
         asker = f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}-{ti.max_tries}"
         aligned = self.aligned_timeout
-        job_dir = self._directory_in_force(self.job_dir)
+        job_dir = self._active_directory(self.job_dir)
         return request_stop(
             job_dir,
             SystemClock(),

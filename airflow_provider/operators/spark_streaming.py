@@ -48,10 +48,10 @@ from airflow_provider.runtime.jobdir.run_spec import (
 from airflow_provider.runtime.jobdir.runs import check_same_as_ended, with_stored_options
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
+    active_version,
     describe_version,
     upgrade_from,
     upgrade_over,
-    version_in_force,
 )
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.observe.supervise import Supervision
@@ -101,7 +101,7 @@ class SparkStreamingOperator(DriverOperator):
         interval: start and end as ISO 8601; ``run``, the default, for the slice of the DAG run, if
             it has one (see docs/backfills.md); None for none.
         follow_upgrades: each try follows accepted upgrades from *job*, *job_dir* and
-            *from_savepoint* to the version in force (:class:`.SparkUpgradeOperator`), and adopts
+            *from_savepoint* to the active version (:class:`.SparkUpgradeOperator`), and adopts
             its first run until that has ended. A try whose version is replaced ends with it.
         on_clear: what a clear of the task means. ``resume``: an open run continues; ``replay``: the
             run's output is reverted, the job is rewound, and the run is executed again, unless the
@@ -256,15 +256,15 @@ class SparkStreamingOperator(DriverOperator):
             self.run_id, self.from_savepoint = found.run_id or None, found.from_savepoint
 
     def _find_version(self, context: Context) -> Version:
-        """Return the version in force, with the task's own run once that of the upgrade has ended.
+        """Return the active version, with the task's own run once that of the upgrade has ended.
 
         A version that has the result of the task's own run is the task's.
         """
         first, tries = self._version(), int(context["ti"].max_tries)
         if self.max_runtime_s is not None:  # each DAG run has its period of the same run
-            return version_in_force(first)
+            return active_version(first)
         own, replays = self._run_id(context), self.on_clear == "replay"
-        found = version_in_force(
+        found = active_version(
             first, stays=partial(is_about_old_run, run_id=own, max_tries=tries, replays=replays)
         )
         if found.job_dir == first.job_dir:

@@ -41,7 +41,7 @@ def make_app(service: StreamService | None = None) -> FastAPI:
     """Return the application.
 
     Airflow does not protect a mounted application: every route except the static files requires the
-    right to see plugins.
+    permission to see plugins.
     """
     service = service or StreamService(SystemClock(), lost_job=lost_job)
     app = FastAPI(

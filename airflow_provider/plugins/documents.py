@@ -1,4 +1,4 @@
-"""Documents of a job directory as they are stored, and the right that each needs.
+"""Documents of a job directory as they are stored, and the permission that each needs.
 
 A path from a browser is accepted only if each part is in the listing of its folder, and is no
 symbolic link.

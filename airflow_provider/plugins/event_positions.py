@@ -10,7 +10,7 @@ from airflow.listeners import hookimpl
 from airflow.models.asset import AssetEvent
 
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.triggers.event_position import MEMBER, Position
+from airflow_provider.triggers.event_position import FIELD, Position
 
 if TYPE_CHECKING:
     from airflow.listeners.types import AssetEvent as EmittedEvent
@@ -26,9 +26,9 @@ def on_asset_event_emitted(asset_event: EmittedEvent) -> None:
     payload: Any = asset_event.extra.get("payload")
     if not asset_event.extra.get("from_trigger") or not isinstance(payload, dict):
         return
-    position = Position.from_dict(payload.get(MEMBER))
+    position = Position.from_dict(payload.get(FIELD))
     if position is not None:
-        _store(asset_event.extra, payload[MEMBER]["key"], position)
+        _store(asset_event.extra, payload[FIELD]["key"], position)
 
 
 def _store(extra: dict[str, Any], key: str, position: Position) -> None:

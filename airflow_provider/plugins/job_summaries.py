@@ -411,7 +411,7 @@ def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
 
 
 def lost_job(directory: JobDirectory) -> str | None:
-    """Return that another job directory was at this address, and the ways out; None if not."""
+    """Return that another job directory was at this address, and the fixes; None if not."""
     from airflow.models.variable import Variable
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -462,7 +462,7 @@ def _still_true(snapshot: RunSnapshot) -> ProgressRecord | None:
     progress = snapshot.progress
     if progress is None or condition_of(snapshot).state.is_at_work:
         return progress
-    gone: dict[str, Any] = {"phase": None, "backlog": {}, "idle": [], "pacing": None}
+    gone: dict[str, Any] = {"phase": None, "backlog": {}, "idle": [], "batch_sizing": None}
     queries = {
         name: {**query, **gone, **{key: _still(query.get(key)) for key in ("sources", "operators")}}
         for name, query in progress.queries.items()

@@ -85,7 +85,7 @@ MyTasks = Annotated[list[IndexedTask], Depends(my_tasks)]
 
 
 def routers(service: StreamService) -> list[APIRouter]:
-    """Return the routes, each with the right that it needs."""
+    """Return the routes, each with the permission that it needs."""
     of_jobs = [_list(service), _job(service), _runs(service)]
     return [*of_jobs, _documents(service), _log(service), _actions(service)]
 
@@ -182,7 +182,9 @@ def _documents(service: StreamService) -> APIRouter:
     ) -> StoredDocument:
         """Return a document of the job directory, as it is stored, if the user may see it."""
         if contents_at(path) is Contents.LOG and not sees_log:
-            reason = "this document may have lines of a log: it needs the right to read task logs"
+            reason = (
+                "this document may have lines of a log: it needs the permission to read task logs"
+            )
             raise HTTPException(status.HTTP_403_FORBIDDEN, reason)
         return await service.read(task, lambda _: read_document(str(task.job_dir), path))
 
@@ -215,7 +217,7 @@ def _log(service: StreamService) -> APIRouter:
 
 
 def _actions(service: StreamService) -> APIRouter:
-    """Return the routes that act: with the right to change DAG runs, from this site, audited."""
+    """Return the routes that act: permitted to change DAG runs, from this site, audited."""
     router = APIRouter(prefix=f"{JOB}/actions", tags=["actions"])
     actions = service.actions
     described: dict[str, tuple[str, Act]] = {

@@ -65,8 +65,8 @@ class RunHistories:
         self._kept: Cache[PastRun] = Cache(_MOST_KEPT)
 
     def read(self, address: TaskInstanceAddress, shown: ShownRun) -> RunHistory:
-        """Return the runs of the version in force."""
-        directory = directory_at(shown.in_force)
+        """Return the runs of the active version."""
+        directory = directory_at(shown.active)
         records = recent_runs(directory, _MOST_RUNS)
         return RunHistory([self._run(directory, each, address) for each in records], shown.run_id)
 

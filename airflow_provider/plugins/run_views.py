@@ -31,7 +31,7 @@ from airflow_provider.runtime.jobdir.run_records import (  # noqa: TC001 - FastA
     RunRecord,
 )
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
-from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import Version, active_version
 from airflow_provider.runtime.observe.endings import recorded_failure, silent_failure
 from airflow_provider.runtime.observe.snapshot import read_histories, read_snapshot
 from airflow_provider.runtime.observe.state import (
@@ -251,7 +251,7 @@ def _submitted(run: RunDirectory, job_dir: str, first: str) -> _Submitted:
     """
     found = run.submissions()
     if not found and directory_at(first).url != directory_at(job_dir).url:
-        job_dir = version_in_force(Version(first, "", ""), before=job_dir).job_dir
+        job_dir = active_version(Version(first, "", ""), before=job_dir).job_dir
         run = directory_at(job_dir).run(run.run_id)
         found = run.submissions()
     return _Submitted(job_dir, run, {each.driver_id: each for each in found})

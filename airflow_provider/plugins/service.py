@@ -41,7 +41,7 @@ from airflow_provider.plugins.shown_run import ShownRun, shown_run
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.extensions import load_extension, names_in
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError, UnsupportedVersionError
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import active_directory
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.storage.open import is_in_s3, using
 
@@ -177,7 +177,7 @@ class StreamService:
 
         Args:
             task: the task.
-            look: makes the view, given the directory of the version in force.
+            look: makes the view, given the directory of the active version.
             run_id: the run of the view, which may belong to another version.
         """
         return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
@@ -213,7 +213,7 @@ class StreamService:
         return await self._answer(place, task, look, key=_key(task))
 
     async def act(self, task: IndexedTask, act: Callable[[str], T]) -> T:
-        """Carry out an action on the version in force, on threads that no view waits for."""
+        """Carry out an action on the active version, on threads that no view waits for."""
         job_dir = str(task.job_dir)
         self._kept.forget(lambda key: isinstance(key, tuple) and key[0] == job_dir)
         place = f"actions in {place_of(job_dir)}"
@@ -231,7 +231,7 @@ class StreamService:
     ) -> T:
         def opened() -> T:
             with self._connections.opened(task):
-                return look(directory_in_force(str(task.job_dir), run_id=run_id))
+                return look(active_directory(str(task.job_dir), run_id=run_id))
 
         try:
             return await self._readers.read(place, opened, limit_s=limit_s, key=key)
@@ -270,7 +270,7 @@ class StreamService:
         """Read a summary and keep it, even if no caller waits for it any more."""
         try:
             with self._connections.opened(task):
-                summary = self.summaries.read(_in_force(task))
+                summary = self.summaries.read(_active(task))
         except ConfigError as error:
             summary = unread(task, str(error))
         self._kept.put(_key(task), (self._clock.monotonic(), summary))
@@ -280,9 +280,9 @@ class StreamService:
         return self._kept.get(_key(task)) or (-math.inf, None)
 
 
-def _in_force(task: IndexedTask) -> IndexedTask:
+def _active(task: IndexedTask) -> IndexedTask:
     try:
-        return dataclasses.replace(task, job_dir=directory_in_force(str(task.job_dir)))
+        return dataclasses.replace(task, job_dir=active_directory(str(task.job_dir)))
     except UnsupportedVersionError:
         raise
     except (SparkStreamError, OSError):

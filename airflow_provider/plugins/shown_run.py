@@ -11,8 +11,8 @@ from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
-    directory_in_force,
-    version_in_force,
+    active_directory,
+    active_version,
 )
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ class ShownRun:
     """The run of a task instance, and the directory of the version that has it.
 
     Attributes:
-        in_force: the directory of the version in force.
+        active: the directory of the active version.
         run_id: None for the newest one: the task has no run of its own, or none has begun.
         is_awaited: whether the task has a run of its own that has not begun.
     """
 
     job_dir: str
-    in_force: str
+    active: str
     run_id: str | None = None
     is_awaited: bool = False
 
@@ -53,23 +53,23 @@ class NewestRun:
 def shown_run(task: IndexedTask) -> ShownRun:
     """Return the run that the views of a task instance show."""
     first, names = str(task.job_dir), task.run_names
-    in_force = directory_in_force(first)
+    active = active_directory(first)
     if names is None:
-        return ShownRun(in_force, in_force)
-    version = version_in_force(Version(first, "", "")) if in_force != first else None
+        return ShownRun(active, active)
+    version = active_version(Version(first, "", "")) if active != first else None
     shared = [names.shared, *([version.run_id] if version is not None and version.run_id else [])]
-    for job_dir in dict.fromkeys((in_force, first)):
+    for job_dir in dict.fromkeys((active, first)):
         run_id = find_run(job_dir, names.instance, names.own, shared)
         if run_id is not None:
-            return ShownRun(job_dir, in_force, run_id)
-    return ShownRun(in_force, in_force, is_awaited=True)
+            return ShownRun(job_dir, active, run_id)
+    return ShownRun(active, active, is_awaited=True)
 
 
 def newest_other(address: TaskInstanceAddress, shown: ShownRun) -> NewestRun | None:
     """Return the job's newest run, if the task instance at an address is about another one."""
     if shown.run_id is None and not shown.is_awaited:
         return None
-    directory = directory_at(shown.in_force)
+    directory = directory_at(shown.active)
     record = newest_run(directory)
     if record is None or record.run_id == shown.run_id:
         return None

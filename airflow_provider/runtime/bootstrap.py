@@ -40,7 +40,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
 from airflow_provider.runtime.driver.load_job import check_before_cleanup, declared_queries
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.errors.ways_out import keep_position, set_option
+from airflow_provider.runtime.errors.fixes import keep_position, set_option
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory

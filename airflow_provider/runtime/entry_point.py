@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.explanation import definition_of, line_of
-from airflow_provider.runtime.errors.ways_out import Form
+from airflow_provider.runtime.errors.fixes import Form
 from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import active_directory
 from airflow_provider.runtime.observe.completeness import Completeness, completeness
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.spark_watermark import SparkWatermarkTrigger
@@ -114,7 +114,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
     @opening_storage
     def _completeness(self) -> Completeness:
         try:
-            return completeness(directory_at(directory_in_force(self.job_dir)), self.queries)
+            return completeness(directory_at(active_directory(self.job_dir)), self.queries)
         except SparkStreamError as error:
             raise AirflowFailException(str(error)) from error
 

@@ -7,8 +7,8 @@ import hashlib
 import json
 from typing import Any, Final
 
-MEMBER: Final = "position"
-"""The member of an event's payload that holds the position after it, and where it is stored."""
+FIELD: Final = "position"
+"""The field of an event's payload that holds the position after it, and where it is stored."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -82,11 +82,11 @@ class SparkWatermarkTrigger(BaseTrigger):
             # Here, in a thread: the first import of what reads a job takes a while.
             from airflow_provider.runtime.errors import SparkStreamError
             from airflow_provider.runtime.jobdir.layout import directory_at
-            from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+            from airflow_provider.runtime.jobdir.upgrade_record import active_directory
             from airflow_provider.runtime.observe.completeness import completeness
 
             try:
-                job_dir = directory_in_force(self.job_dir)
+                job_dir = active_directory(self.job_dir)
                 found = completeness(directory_at(job_dir), self.queries)
             except SparkStreamError as error:
                 return {"error": str(error)}

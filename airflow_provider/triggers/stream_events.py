@@ -34,7 +34,7 @@ from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.triggers.event_position import MEMBER, Position, VariableStore, position_key
+from airflow_provider.triggers.event_position import FIELD, Position, VariableStore, position_key
 from airflow_provider.triggers.polling import poll_until
 
 if TYPE_CHECKING:
@@ -148,12 +148,12 @@ class StreamEventTrigger(BaseEventTrigger):
         """Return what there is; None when it cannot be read. Log either when it changes."""
         from airflow_provider.runtime.errors import SparkStreamError
         from airflow_provider.runtime.jobdir.layout import directory_at
-        from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+        from airflow_provider.runtime.jobdir.upgrade_record import active_directory
 
         found, level = None, logging.INFO
         try:
             with self._storage.opened():
-                job_dir = directory_in_force(self.job_dir)
+                job_dir = active_directory(self.job_dir)
                 found = source.read(directory_at(job_dir), state)
             shown = source.describe(found)
         except (SparkStreamError, OSError) as error:  # damage, or storage that is away
@@ -173,7 +173,7 @@ class PositionStore:
 
     def payload(self, step: EventStep, position: Position) -> dict[str, Any]:
         stored = {**position.to_dict(), "key": self._key}
-        return {"id": step.id, **self._trigger.which(), **step.payload, MEMBER: stored}
+        return {"id": step.id, **self._trigger.which(), **step.payload, FIELD: stored}
 
     async def get(self) -> Position | None:
         found = [Position.from_dict(await each.aget(self._key)) for each in self._stores()]

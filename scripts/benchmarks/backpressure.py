@@ -1,9 +1,9 @@
 """Measure how long savepoints and stops take under backpressure, with batches paced and not.
 
 The job takes a millisecond for every row, and reads a backlog that it cannot catch up with. Without
-pacing a batch is what the job's own limit allows, 30 seconds of one core; with it, what fits into a
-second. Aligned savepoints wait for the batch in flight, and so do stops; both are asked for when it
-has just begun, which is the worst moment. A stop is measured from the request to the answer
+batch_sizing a batch is what the job's own limit allows, 30 seconds of one core; with it, what fits
+into a second. Aligned savepoints wait for the batch in flight, and so do stops; both are asked for
+when it has just begun, which is the worst moment. A stop is measured from the request to the answer
 SUSPENDED, and, where the batch in flight is waited for, from that one's commit.
 """
 
@@ -78,7 +78,7 @@ def measure_savepoints(spark: SparkSession, paced: int) -> None:
             job.await_new_batch()
             taken.append(job.savepoint(600.0))
         tell(f"paced to {TARGET_S:g} s", "aligned", taken)
-        print(f"\n{job.pacing}")
+        print(f"\n{job.batch_sizing}")
 
 
 def measure_stops(spark: SparkSession, rounds: int) -> bool:
@@ -143,11 +143,11 @@ class Job:
         self._place = place
         self._seen = -1
         self._taken = 0
-        self.pacing: Any = None
+        self.batch_sizing: Any = None
 
     def note(self, progress: Any) -> None:
         """Take the run's progress."""
-        self.pacing = progress.queries["slow"]["pacing"]
+        self.batch_sizing = progress.queries["slow"]["batch_sizing"]
 
     def await_new_batch(self) -> None:
         """Wait until a batch has begun after the one that was seen last; one must have ended."""

@@ -103,7 +103,7 @@ class PageJob(Job):
             "watermark": ago(95),
             "state_rows": 48_211,
             "backlog": {"maxOffsetsBehindLatest": 5200, "avgOffsetsBehindLatest": 1300},
-            "pacing": {
+            "batch_sizing": {
                 "target_s": 10.0,
                 "last_batch_s": 8.4,
                 "decision": "unchanged",

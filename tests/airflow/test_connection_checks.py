@@ -120,7 +120,7 @@ def test_yarn_has_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_master_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, host: str, wrong: str
 ) -> None:
-    """With the way out, in one line."""
+    """With the fix, in one line."""
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -175,7 +175,7 @@ def test_a_spark_that_does_not_fit_is_named(
 def test_python_files_of_another_version_than_the_jars_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str, jars: str, *, is_mixed: bool
 ) -> None:
-    """Of a Spark without an archive of PySpark; with the way out, and for the operator, too."""
+    """Of a Spark without an archive of PySpark; with the fix, and for the operator, too."""
     home = put_pyspark(tmp_path, python)
     (home / "jars").mkdir()
     (home / "jars" / f"spark-core_2.13-{jars}.jar").touch()

@@ -183,7 +183,7 @@ def test_a_job_directory_that_is_unmounted_is_not_begun_again(
     airflow_services: Airflow, database: str, tmp_path: Path
 ) -> None:
     """
-    The mount goes under a live stream: its driver ends, the next try is refused with the way out,
+    The mount goes under a live stream: its driver ends, the next try is refused with the fix,
     no document is made below the bare mount point, where Spark may have planned one more batch, and
     no row is written twice. Mounted again and cleared, the stream goes on.
     """
@@ -241,7 +241,7 @@ def test_a_job_directory_that_is_emptied_replaced_or_older_is_not_begun_again(
 ) -> None:
     """
     Under live streams one directory is removed, and one replaced by another job's; one that was
-    stopped is replaced by an older copy. Each next try is refused with the way out, and no output
+    stopped is replaced by an older copy. Each next try is refused with the fix, and no output
     changes.
     """
     table = Path(airflow_services.environment["TEST_DATA"]) / "nights" / "older" / "table"

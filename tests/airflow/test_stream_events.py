@@ -21,7 +21,7 @@ from airflow_provider.plugins import event_positions
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import stream_events
-from airflow_provider.triggers.event_position import MEMBER, Position
+from airflow_provider.triggers.event_position import FIELD, Position
 from airflow_provider.triggers.stream_events import (
     SparkCompleteTrigger,
     SparkFailureTrigger,
@@ -258,7 +258,7 @@ def test_the_payload_says_what_is_complete(stream: Stream, airflow: Callable[...
     asyncio.run(live())
     period, end = db.events()
 
-    assert {"key", "number", "state", "v"} == set(period.pop(MEMBER))
+    assert {"key", "number", "state", "v"} == set(period.pop(FIELD))
     assert {
         "id": "complete:1970-01-01T01:00:00.000Z",
         "event": "complete",
@@ -335,7 +335,7 @@ def test_two_assets_of_one_trigger_have_the_same_events(
     async def live() -> list[Any]:
         async for event in events_until_quiet(db.start()):
             db.register(event)
-        key = event.payload[MEMBER]["key"]
+        key = event.payload[FIELD]["key"]
         return [await db.position(name, key) for name in ("one", "two")]
 
     one, two = asyncio.run(live())

@@ -180,13 +180,13 @@ def test_a_stream_is_upgraded_or_rolled_back(
     shutil.copytree(ROOT / "dags", tmp_path / "dags")
     file = tmp_path / "dags" / "flights_upgrade.py"
     text = file.read_text().replace("59 minutes", "1 second")
-    probation, version = "5 minutes", '"version": "2"'
-    assert probation in text
+    trial_period, version = "5 minutes", '"version": "2"'
+    assert trial_period in text
     assert version in text
 
     def run(dag_id: str, lasts: str = "15 seconds", number: str = "2") -> dict[str, Any]:
         tried = text.replace(version, f'"version": "{number}"')
-        file.write_text(tried.replace(probation, lasts))
+        file.write_text(tried.replace(trial_period, lasts))
         return run_dag(file, dag_id, sqlite_airflow)
 
     def put_when_stopped() -> None:

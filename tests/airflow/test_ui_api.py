@@ -1126,7 +1126,7 @@ def test_a_damaged_document_is_the_reason_and_no_error(page: Page) -> None:
 
 def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:
     """
-    Its rows and its watermark stay; rate, phase, pacing and backlog were true while it was there.
+    Its rows and its watermark stay; rate, phase, batch_sizing and backlog were true while it was there.
     """
     page.jobs["failed"].at_work()
 
@@ -1137,7 +1137,7 @@ def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:
     assert "clear the task" in head["next_step"]
     assert [None] * 2 == [head["rows_per_second"], head["backlog"]]
     assert head["watermark_lag_s"] > 60
-    assert (None, None, {}) == (query["phase"], query["pacing"], query["backlog"])
+    assert (None, None, {}) == (query["phase"], query["batch_sizing"], query["backlog"])
     assert {None} == {part["finish_state"] for part in (*query["sources"], *query["operators"])}
 
 
@@ -1550,7 +1550,7 @@ def test_a_job_directory_that_is_not_the_remembered_one_says_so(
 ) -> None:
     """
     Of a red task Airflow remembers the identity of its job: an emptied directory, and another job's
-    in its place, are shown with the way out, in the list as well.
+    in its place, are shown with the fix, in the list as well.
     """
     from airflow.models.variable import Variable
     from airflow.utils.session import create_session
@@ -1576,7 +1576,7 @@ def test_a_job_directory_that_is_not_the_remembered_one_says_so(
 
 
 def test_a_job_directory_of_another_format_says_so(page: Page, tmp_path: Path) -> None:
-    """The list and each view give the refusal, with the way out."""
+    """The list and each view give the refusal, with the fix."""
     from airflow.utils.session import create_session
 
     url = PageJob(tmp_path / "old").url

@@ -37,11 +37,11 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
     Version,
+    active_version,
     newest_upgrade,
     put_upgrade,
     read_upgrade,
     upgrade_id,
-    version_in_force,
 )
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.testing.job_directories import a_run, a_submission, an_exit
@@ -105,7 +105,7 @@ def stream_of(job_dir: str, **arguments: Any) -> SparkStreamingOperator:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"probation": "a while"}, "probation: 'a while' is not a duration"),
+        ({"trial_period": "a while"}, "trial_period: 'a while' is not a duration"),
         ({"on_kill": "stop"}, "on_kill 'stop': use one of 'detach', 'cancel'"),
         ({"failover": "half"}, "failover 'half': use one of"),
         ({"late": "perhaps"}, "late 'perhaps': use one of"),
@@ -142,7 +142,7 @@ def test_a_driver_receives_all_that_was_requested(old: Job) -> None:
         old,
         params={"a": "{{ params.a }}"},
         secret_params={"password": "s3cr3t"},
-        probation="1 minute",
+        trial_period="1 minute",
         stop_timeout=30,
         until="stopped",
         trigger="2 seconds",
@@ -159,7 +159,7 @@ def test_a_driver_receives_all_that_was_requested(old: Job) -> None:
     assert sent == received
     assert (old.url, new_of(old)) == (received.job_dir, run.job_dir)
     assert (60.0, 120.0, 30.0) == (
-        received.probation_s,
+        received.trial_period_s,
         received.progress_timeout_s,
         received.stop_timeout_s,
     )
@@ -365,7 +365,7 @@ class SteppedClock(SystemClock):
 def test_the_old_versions_task_says_what_has_taken_over(old: Job, entry: str) -> None:
     """
     Its own run tells what has superseded it; another run is refused before a driver is submitted,
-    for good once the new version is in force, and for a retry while that is not known.
+    for good once the new version is active, and for a retry while that is not known.
     """
     own = old.run_id
     put(old, UpgradeStep.TRIAL)
@@ -487,17 +487,17 @@ def test_an_upgrade_that_follows_upgrades_begins_with_the_version_in_force(
 def test_the_version_in_force_is_where_accepted_upgrades_lead(old: Job) -> None:
     """A rejected upgrade leads nowhere, and *before* stops where a repeated task has begun."""
     first = Version(old.url, "jobs.py:old", "stream")
-    assert first == version_in_force(first)
+    assert first == active_version(first)
     for step in (UpgradeStep.TRIAL, UpgradeStep.ROLLED_BACK):
         put(old, step)
-        assert first == version_in_force(first)
+        assert first == active_version(first)
     record = put(old, UpgradeStep.ACCEPTED)
-    newest = version_in_force(first)
+    newest = active_version(first)
 
     assert (new_of(old), MISSING, record.id) == (newest.job_dir, newest.entry, newest.run_id)
     assert record.savepoint == newest.from_savepoint
-    assert first == version_in_force(first, before=new_of(old))
-    assert newest == version_in_force(first, before=f"{new_of(old)}-2")
+    assert first == active_version(first, before=new_of(old))
+    assert newest == active_version(first, before=f"{new_of(old)}-2")
     assert read_upgrade(JobDirectory(old.storage), record.id) == record
 
 

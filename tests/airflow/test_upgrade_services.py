@@ -52,7 +52,7 @@ def kill_triggerer(airflow: Airflow) -> None:
 def test_an_upgrade_outlives_its_triggerer(airflow_services: Airflow) -> None:
     """
     The task is deferred while its driver checks, stops the old version and tries the new one. The
-    triggerer is killed in the probation: another one goes on with the wait, the same driver decides,
+    triggerer is killed in the trial period: another one goes on with the wait, the same driver decides,
     and the task is green with what adopts the version. The old version's task says by what it was
     replaced, its next run adopts the driver, and each row is there once.
     """

@@ -63,7 +63,7 @@ def test_a_name_that_airflow_does_not_have_is_said_to_be_missing() -> None:
 
 @pytest.mark.skipif(hasattr(airflow.sdk, "RetryPolicy"), reason="Airflow has retry policies")
 def test_a_retry_policy_is_refused_where_airflow_has_none() -> None:
-    """One line when the DAG is parsed, which names the way out."""
+    """One line when the DAG is parsed, which names the fix."""
     with pytest.raises(ConfigError, match="has no retry policies; leave retry_policy= out"):
         FailureRetryPolicy()
 

@@ -32,7 +32,7 @@ PATHS = {
     True: (*COMMON, "upgrade.accepted"),
     False: (*COMMON, "upgrade.rejected", "upgrade.reverted", "upgrade.rolled_back"),
 }
-# From here on it is known which version is in force: who comes late finds that, and says the same.
+# From here on it is known which version is active: who comes late finds that, and says the same.
 DECIDED = {"upgrade.rolled_back", "lease.acquired:1"}
 VERDICT = {True: EXIT_OK, False: EXIT_FATAL}
 

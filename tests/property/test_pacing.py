@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from airflow_provider.runtime.queries.batch_sizing import (
     BatchSizeController,
+    BatchSizingDecision,
     Limit,
     Load,
-    PacingDecision,
     next_pace,
 )
 
@@ -36,7 +36,7 @@ class SimulatedQuery:
         self.controller = BatchSizeController(self.target_s)
         self.sizes: list[int] = []
         self.true_s: list[float] = []
-        self.decisions: list[PacingDecision] = []
+        self.decisions: list[BatchSizingDecision] = []
 
     @property
     def aim_s(self) -> float:
@@ -85,7 +85,9 @@ def test_the_target_is_met_after_a_few_batches_and_kept(query):
     query.run(40)
 
     assert query.near_share(10) >= MOST, query.true_s
-    assert sum(decision is not PacingDecision.UNCHANGED for decision in query.decisions[10:]) <= 6
+    assert (
+        sum(decision is not BatchSizingDecision.UNCHANGED for decision in query.decisions[10:]) <= 6
+    )
 
 
 @given(queries())

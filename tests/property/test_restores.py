@@ -192,7 +192,7 @@ class Job:
         with self._benches[0].lease(run_id) as lease:
             relocate(self._directory, lease, self._clock, [query.name for query in self.queries])
             if starts_over:
-                self._start_over(lease, starts_over)
+                self._reset(lease, starts_over)
             check_no_open_restore(self._directory)
             running = []
             for query, bench in zip(self.queries, self._benches, strict=True):
@@ -201,7 +201,7 @@ class Job:
                 running.append((query, spark, committer))
             yield lease, running
 
-    def _start_over(self, lease: Lease, queries: Sequence[str]) -> None:
+    def _reset(self, lease: Lease, queries: Sequence[str]) -> None:
         restore, last = (
             Restore(self._directory, lease, self._clock),
             Restores(self._directory).last(),

@@ -91,7 +91,7 @@ def test_any_order_of_three_processes_ends_in_one_decision(
 ) -> None:
     """
     Paused for as long as others like, taken for dead, or dead, between any two reads and writes, and
-    of different minds about the new version: the steps follow each other, one version is in force,
+    of different minds about the new version: the steps follow each other, one version is active,
     and each row is there once.
     """
     root = str(tmp_path_factory.mktemp("world"))

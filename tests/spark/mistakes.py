@@ -83,7 +83,7 @@ def _marked(found: re.Match[str]) -> str:
 
 
 def table() -> list[str]:
-    """Return the lines of the table in docs/errors.md: mistakes that Spark finds, with a way out."""
+    """Return the lines of the table in docs/errors.md: mistakes that Spark finds, with a fix."""
     head = ["| what is said | what to do | exit code |", "|---|---|---|"]
     shown = [each for each in MISTAKES if each.needs_spark and "  what to do: " in each.text]
     return head + [_row(mistake) for mistake in shown]

@@ -74,7 +74,7 @@ def command(
 def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
     spark, ready, job, asked, words
 ):
-    """The error names the thing and the way out; neither job directory nor output is made."""
+    """The error names the thing and the fix; neither job directory nor output is made."""
     before = paths_under(ready.root)
 
     with pytest.raises(ConfigError) as refused:

@@ -298,7 +298,7 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
     ],
 )
 def test_what_cannot_be_had_in_batch_is_refused(spark, place, job, complaint):
-    """BATCH by name names the query or source and the way out, and writes nothing."""
+    """BATCH by name names the query or source and the fix, and writes nothing."""
     write_events(place.input, EVENTS)
 
     with pytest.raises(ConfigError, match=complaint):

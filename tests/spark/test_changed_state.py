@@ -33,7 +33,7 @@ FIRST = [(1, "a", 1), (2, "b", 2), (12, "a", 3), (13, "a", 4)]
 LATER = [(14, "a", 5), (26, "b", 6), (41, "a", 7)]
 MIXED = "results of two jobs would be mixed, because the state was made by another one: "
 CONTINUE = ", or continue with it, so that the output has both (--allow-mixed-results)"
-STARTS_OVER = "start over, without its state"
+IS_RESET = "be reset, without its state"
 AGGREGATION = "operator 0 stateStoreSave"
 DEDUPLICATION = "operator 1 dedupeWithinWatermark"
 
@@ -129,7 +129,7 @@ def refusal(spark: Any, asked: Any) -> str:
 def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bases, caplog):
     """
     In the job's own directory and from a savepoint, each change is named with both sides in one line
-    with the ways out, after a table of both sides; not a byte is written.
+    with the fixes, after a table of both sides; not a byte is written.
     """
     before = {name: everything_in(root) for name, root in bases.items()}
     for base, job, words in MIXES:
@@ -154,7 +154,7 @@ def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bas
 @pytest.mark.long
 def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
     """
-    Where Spark itself would fail with its own schemas, the columns and the ways out are said instead,
+    Where Spark itself would fail with its own schemas, the columns and the fixes are said instead,
     also when mixed results are allowed; not a byte is written.
     """
     before = {name: everything_in(root) for name, root in bases.items()}
@@ -163,7 +163,7 @@ def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
         for more in ({}, {"allow_mixed_results": True}):
             said = refusal(spark, ask(place, job, **more))
             assert words in said, job
-            assert STARTS_OVER in said, job
+            assert IS_RESET in said, job
             assert "\n" not in said, job
     assert before == {name: everything_in(root) for name, root in bases.items()}
 

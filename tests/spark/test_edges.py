@@ -366,7 +366,7 @@ def test_a_finished_run_returns_at_once(spark, place):
 
 
 def test_a_drained_job_refuses_another_run(spark, place):
-    """Another run on a drained job is refused before it leaves a trace, with the way out."""
+    """Another run on a drained job is refused before it leaves a trace, with the fix."""
     write_events(place.input, FEW)
     place.run(spark, "tumbling_window", run_id="first")
     before = files_under(place.root)

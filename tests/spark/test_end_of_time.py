@@ -171,7 +171,7 @@ def test_a_join_that_never_writes_its_rows_without_a_match_is_refused(
 ):
     """
     Spark takes it, and keeps rows of a side for ever: it is refused before the first row, with the
-    side, its source and the way out.
+    side, its source and the fix.
     """
     shown = write_events(place.root / "shown", [(1, "a", 1), (2, "b", 1)])
     clicked = write_events(place.root / "clicked", [(2, "a", 0), (3, "c", 0)])

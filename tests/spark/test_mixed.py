@@ -227,7 +227,7 @@ def test_a_bounded_query_ends_beside_one_that_goes_on(spark, place):
     ],
 )
 def test_what_cannot_end_is_refused(spark, place, job, params, message):
-    """A source that no marker could speak for is refused, with the way out; nothing is written."""
+    """A source that no marker could speak for is refused, with the fix; nothing is written."""
     write_events(place.input, *LIVE[:1])
     params = {"silent": str(place.input), **params}
 

@@ -37,8 +37,8 @@ def run(spark: Any, place: Place, **asked: Any) -> tuple[list[int], list[dict[st
 
     def note(progress: Any) -> None:
         query = progress.queries["out"]
-        if query["pacing"]["last_batch_s"] is not None:
-            said[query["rows_read"]] = query["pacing"]
+        if query["batch_sizing"]["last_batch_s"] is not None:
+            said[query["rows_read"]] = query["batch_sizing"]
 
     ask = place.ask("slow_rows", target_batch_s=TARGET_S, **asked)
     run_job(ask, spark=spark, on_progress=note)
@@ -78,7 +78,7 @@ def test_batches_come_to_take_the_target_time(spark, place, files, width, params
 
     print(batches, *said, sep="\n")  # for whoever looks into a failure
     assert expected == read_with_pandas(place.output)
-    steady_s = statistics.median(pacing["last_batch_s"] for pacing in said[WARM_UP:])
+    steady_s = statistics.median(batch_sizing["last_batch_s"] for batch_sizing in said[WARM_UP:])
     steady_rows = statistics.median(batches[WARM_UP:-1])
     assert TARGET_S == pytest.approx(steady_s, rel=0.4)
     if params:
@@ -112,7 +112,7 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place)
     batches = batches_of(place)
     assert 3000 == batches[0]
     assert max(batches[2:]) <= 2000
-    (source,) = seen[-1]["pacing"]["sources"].values()
+    (source,) = seen[-1]["batch_sizing"]["sources"].values()
     assert ("rows", 3000) == (source["unit"], source["ceiling"])
 
 
@@ -132,8 +132,8 @@ def test_what_cannot_be_paced_is_left_alone_and_said(spark, place):
     queries = [progress.queries["out"] for progress in seen]
     assert [q["rows_read"] for q in queries] == [q["sinks"][0]["rows"] for q in queries]
     assert (200, False) == (queries[-1]["sinks"][0]["rows"], seen[-1].rows_minimum)
-    pacing = seen[-1].queries["out"]["pacing"]
+    batch_sizing = seen[-1].queries["out"]["batch_sizing"]
     assert ("left alone", {"events": "switched off for this source"}) == (
-        pacing["decision"],
-        pacing["left"],
+        batch_sizing["decision"],
+        batch_sizing["left"],
     )

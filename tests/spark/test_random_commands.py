@@ -37,7 +37,7 @@ from airflow_provider.runtime.errors import JobDrainedError, SparkStreamError
 from airflow_provider.runtime.jobdir.end_of_input import draining_run
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force, newest_upgrade
+from airflow_provider.runtime.jobdir.upgrade_record import active_directory, newest_upgrade
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import ORIGINS
@@ -225,7 +225,7 @@ class World:
 
     @property
     def job_dir(self) -> str:
-        return directory_in_force(str(self._place.job_dir))
+        return active_directory(str(self._place.job_dir))
 
     def output(self) -> Output:
         """Return the table and the values of each row that a reader sees."""
@@ -299,7 +299,7 @@ class World:
             ["run", self.job_dir, *asked, *replay],
             ["savepoint", "restore", url, self.job_dir, "--revert", *conf],
             ["rewind", self.job_dir, run, "--with-later", *conf],
-            ["upgrade", self.job_dir, to, *shared, "--until=available", "--probation=0"],
+            ["upgrade", self.job_dir, to, *shared, "--until=available", "--trial-period=0"],
         ]
 
     def end(self) -> None:

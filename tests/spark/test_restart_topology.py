@@ -170,7 +170,7 @@ def test_what_does_not_fit_may_begin_anew(spark, place, monkeypatch):
     only_b = sorted((START + t, k, v) for t, k, v in [*B[0][:1], *B[1]])
     assert sorted([*B_AND_C, *only_b]) == read_with_pandas(place.output / "b")
     assert first == verify_final(directory, first)
-    with pytest.raises(ConfigError, match="/s1 cannot be restored here: query 'b' started over"):
+    with pytest.raises(ConfigError, match="/s1 cannot be restored here: query 'b' was reset"):
         restore_job(str(place.job_dir), saved.url, spark=spark, revert=True)
 
     with pytest.raises(ConfigError, match="'b' has changed: expected 1 source .*, found 2 sources"):

@@ -420,7 +420,7 @@ def test_a_rule_above_a_stateful_operator_splits_what_is_written(spark, place, s
     ],
 )
 def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, place, how, message):
-    """Nothing is written, and the way out works."""
+    """Nothing is written, and the fix works."""
     write_events(place.input, EVENTS)
     if "sink" in how:
         how = {**how, "output": str(place.trace)}

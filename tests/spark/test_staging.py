@@ -132,7 +132,7 @@ ROW = """
 def test_what_a_format_does_not_hold_is_refused_when_it_is_declared(
     spark, tmp_path, columns, made, said
 ):
-    """Spark would find it in the first batch: the column, its type and the way out are named."""
+    """Spark would find it in the first batch: the column, its type and the fix are named."""
     df = spark.sql(ROW).selectExpr(*columns)
 
     with pytest.raises(ConfigError) as refused:

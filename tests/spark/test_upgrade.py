@@ -105,7 +105,7 @@ def upgrade(
     job: str,
     look: Callable[[Any], None] | None = None,
     *,
-    probation_s: float = 60.0,
+    trial_period_s: float = 60.0,
     command: str = "spark-stream upgrade",
 ) -> Upgrade:
     """Return an upgrade to a job of this module, into the folder ``new``."""
@@ -114,7 +114,7 @@ def upgrade(
     return Upgrade(
         str(place.job_dir),
         dataclasses.replace(spec, job_dir=to),
-        Trial(probation_s, Limits(60.0), 60.0),
+        Trial(trial_period_s, Limits(60.0), 60.0),
         spark=spark,
         stop=threading.Event(),
         on_progress=look,
@@ -147,7 +147,7 @@ def files_read(job_dir: Path) -> int:
 
 
 class Feeding:
-    """Gives input while versions are driven, and drains the one that is in force at the end.
+    """Gives input while versions are driven, and drains the one that is active at the end.
 
     Args:
         place: the job's.
@@ -177,7 +177,7 @@ def test_a_new_version_takes_over(spark, place, old):
     It goes on with the state of the old one, which has stopped meanwhile and is refused from then on;
     the result is that of one job that never stopped.
     """
-    final = upgrade(spark, place, "shorter_delay", Feeding(place), probation_s=8.0).run()
+    final = upgrade(spark, place, "shorter_delay", Feeding(place), trial_period_s=8.0).run()
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
@@ -260,7 +260,7 @@ def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
     with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
         place.run(spark, "counts", **asked("counts"))
 
-    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
+    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), trial_period_s=4.0).run()
 
     assert "FINISHED" == final.outcome
     check_rows(place)
@@ -323,7 +323,7 @@ def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade
     options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{place.root}/nowhere"}
     put_request(directory.storage, STOP, "died", CLOCK, request_id=upgrade_of(place), **options)
 
-    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
+    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), trial_period_s=4.0).run()
 
     assert "FINISHED" == final.outcome
     check_rows(place)
@@ -338,7 +338,7 @@ def test_an_old_version_that_ends_before_it_has_answered_is_saved_by_the_upgrade
     options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{place.root}/nowhere"}
     put_request(directory.storage, STOP, "ended", CLOCK, request_id=upgrade_of(place), **options)
 
-    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
+    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), trial_period_s=4.0).run()
 
     assert "FINISHED" == final.outcome
     check_rows(place)
@@ -348,7 +348,7 @@ def test_an_old_version_that_ends_before_it_has_answered_is_saved_by_the_upgrade
 
 
 def command(
-    place: Place, drivers: Drivers, job: str, *, dies_at: str = "", probation: str = "60 seconds"
+    place: Place, drivers: Drivers, job: str, *, dies_at: str = "", trial_period: str = "60 seconds"
 ) -> Command:
     """Start the same upgrade as :func:`upgrade` as a process with a JVM of its own."""
     return drivers.upgrade(
@@ -356,7 +356,7 @@ def command(
         place.root / "new",
         STREAM["params"],
         "--restart=none",
-        f"--probation={probation}",
+        f"--trial-period={trial_period}",
         "--progress-timeout=60 seconds",
         "--stop-timeout=60 seconds",
         SPARK_STREAM_FAILPOINT=dies_at,
@@ -398,12 +398,12 @@ def killed_in_probation(place: Place, drivers: Drivers, job: str) -> None:
 def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, drivers):
     """
     ``kill -9`` of its process and its JVM: the same command resumes the new version, accepts it after
-    another probation, and the rows are those of one job that never stopped.
+    another trial period, and the rows are those of one job that never stopped.
     """
     killed_in_probation(place, drivers, "shorter_delay")
     feeding = Feeding(place, first=3)
 
-    final = upgrade(spark, place, "shorter_delay", feeding, probation_s=4.0).run()
+    final = upgrade(spark, place, "shorter_delay", feeding, trial_period_s=4.0).run()
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
@@ -413,7 +413,7 @@ def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, d
 @pytest.mark.whole
 def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, drivers, capsys):
     """
-    A process with its JVM dies at each failpoint in turn, and once in the probation; the command that
+    A process with its JVM dies at each failpoint in turn, and once in the trial period; the command that
     ``status`` names continues, and the old version, resumed with its options, writes each row once.
     """
     job = "fails_at_a_hundred"
@@ -440,12 +440,12 @@ def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, dri
 def test_an_upgrade_that_is_accepted_dies_around_its_decision(spark, place, old, drivers):
     """Before it is recorded the new version is tried once more, and after that it is resumed."""
     job, short = "shorter_delay", "15 seconds"
-    undecided = command(place, drivers, job, dies_at="upgrade.decided", probation=short)
+    undecided = command(place, drivers, job, dies_at="upgrade.decided", trial_period=short)
     feed_when_stopped(place, undecided)
     assert failpoints.CRASH_EXIT == undecided.wait(), undecided.log
     assert UpgradeStep.TRIAL is step_of(place)
     write_events(place.input, FILES[3], first=3)
-    died = command(place, drivers, job, dies_at="upgrade.accepted", probation=short)
+    died = command(place, drivers, job, dies_at="upgrade.accepted", trial_period=short)
     assert failpoints.CRASH_EXIT == died.wait(), died.log
     assert UpgradeStep.ACCEPTED is step_of(place)
 

@@ -247,7 +247,7 @@ def read_job(job_dir: str | Path) -> dict[str, Any]:
     }
     begun = {name: run for name, run in found.items() if is_listed[name] or record is None}
     runs = dict(sorted(begun.items(), key=lambda each: (each[1]["token"], each[0])))
-    upgrades = upgrades or _probation(job, next(reversed(runs), ""))
+    upgrades = upgrades or _trial_period(job, next(reversed(runs), ""))
     return {
         "job": record["name"] if record else None,
         "lease": lease,
@@ -268,7 +268,7 @@ def read_upgrades(job: Path) -> list[dict[str, Any] | None]:
     return [read(job / f"upgrades/{n}.json") for n in numbers(job / "upgrades")]
 
 
-def _probation(job: Path, newest: str) -> list[dict[str, Any] | None]:
+def _trial_period(job: Path, newest: str) -> list[dict[str, Any] | None]:
     """Return the open upgrade to a version whose newest run is that upgrade's."""
     saved = (read(job / f"runs/{newest}/run.json") or {}).get("from_savepoint")
     others = read_upgrades(Path(saved.rpartition("/savepoints/")[0])) if saved else []

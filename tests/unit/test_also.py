@@ -63,7 +63,7 @@ def test_what_chooses_files_of_the_source_chooses_none_of_the_folder():
     ],
 )
 def test_a_folder_that_cannot_be_read_beside_the_source_is_refused(how, also, why):
-    """The message names the source, the folder and the way out."""
+    """The message names the source, the folder and the fix."""
     declared = dataclasses.replace(EVENTS, **how)
 
     with pytest.raises(ConfigError, match=r"^source 'events': also=") as error:

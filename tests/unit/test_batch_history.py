@@ -66,7 +66,7 @@ def test_a_batch_is_what_spark_reports_of_it():
         stateOperators=[operator, {"numRowsTotal": 1}],
         sources=[{"metrics": {"offsetsBehindLatest": "5"}}, {"metrics": None}],
     )
-    pacing = {
+    batch_sizing = {
         "decision": "unchanged",
         "reason": "within 25 % of the target",
         "sources": {"events": {"limit": 4000, "unit": "rows", "ceiling": None}},
@@ -89,7 +89,7 @@ def test_a_batch_is_what_spark_reports_of_it():
         limits={"events": 4000},
         decision="unchanged",
         reason="within 25 % of the target",
-    ) == entry_of(BatchReport(report, pacing), 3)
+    ) == entry_of(BatchReport(report, batch_sizing), 3)
     assert 400 == entry_of(BatchReport(report, late_rows=400), 3).late_rows  # its rows, one by one
 
 
@@ -155,7 +155,7 @@ def test_hours_are_kept_for_a_week():
 
 @pytest.mark.slow
 def test_a_usual_query_has_a_week_and_two_hundred_batches_at_least():
-    """With a watermark, state and pacing, that is what fits into the largest document."""
+    """With a watermark, state and batch_sizing, that is what fits into the largest document."""
     times = {"addBatch": 12345, "commitBatch": 123, "commitOffsets": 123, "latestOffset": 123}
     history = grown(
         FULL + 2 * HOURS,
@@ -324,13 +324,13 @@ def test_how_a_batch_was_paced_and_what_it_has_dropped_stays_with_it():
     """Also when the next one has ended before anybody looks."""
     query, reports = Reported(), BatchReports()
     query.ran(0, 1, 2)
-    reports.note(0, pacing={"decision": "grows"})
+    reports.note(0, batch_sizing={"decision": "grows"})
     reports.note(0, late_rows=400)
-    reports.note(1, pacing={"decision": "unchanged"})
+    reports.note(1, batch_sizing={"decision": "unchanged"})
     look_at(reports, query)
 
     assert [({"decision": "grows"}, 400), ({"decision": "unchanged"}, None), (None, None)] == [
-        (report.pacing, report.late_rows) for report in reports.take()
+        (report.batch_sizing, report.late_rows) for report in reports.take()
     ]
 
 

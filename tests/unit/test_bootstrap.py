@@ -170,7 +170,7 @@ def test_a_source_that_is_read_twice_goes_with_all_others():
     ],
 )
 def test_history_and_a_live_job_that_do_not_fit(live, kept, said):
-    """The message names the source, and the way out."""
+    """The message names the source, and the fix."""
     history = [query(source())]
 
     with pytest.raises(ConfigError, match=said):

@@ -149,7 +149,7 @@ def test_without_a_codecs_library_the_ways_out_are_named(library, data, monkeypa
 
 
 def test_what_spark_wrote_with_lzf_is_refused_by_name():
-    """No library that is maintained reads it, so another codec is the way out."""
+    """No library that is maintained reads it, so another codec is the fix."""
     with pytest.raises(UnknownFormatError, match=r"^c: .*LZF.*another codec.*minBatchesToRetain"):
         read_lineage(base64.b64decode(LZF), where="c")
 

@@ -399,7 +399,7 @@ def test_a_drained_query_is_not_drained_again(spark):
 
 
 def test_an_open_batch_comes_first(spark):
-    """With a batch planned and not committed nothing is planned after it; the way out is said."""
+    """With a batch planned and not committed nothing is planned after it; the fix is said."""
     spark.begin().run(0).plan(1)
 
     with pytest.raises(OpenBatchError, match=r"batch 1 is planned.*trigger\(once=True\)"):

@@ -214,9 +214,9 @@ def test_a_failed_run_says_its_failure():
 )
 def test_an_outage_at_the_start_is_no_mistake_of_the_caller(error, expected):
     """What does not answer before anything is written may answer a retry; a mistake never will."""
-    refused = refusal_of(error, "the thing, and the way out")
+    refused = refusal_of(error, "the thing, and the fix")
 
     assert expected is type(refused)
-    assert "the thing, and the way out" == refused.parts.what
+    assert "the thing, and the fix" == refused.parts.what
     classes = {OutageError: RECOVERABLE, AbsentInputError: DATA_MISSING}
     assert classes.get(expected, NON_RECOVERABLE) == classify(refused).failure_class

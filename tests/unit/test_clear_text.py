@@ -62,7 +62,7 @@ def test_a_weak_secret_may_be_a_word_of_an_option() -> None:
 def test_an_event_log_is_refused_for_a_run_with_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before Spark starts, with the way out; a run without secrets may have one."""
+    """Before Spark starts, with the fix; a run without secrets may have one."""
     monkeypatch.setenv("SALT", "pepper-4711-hunter2")
     monkeypatch.setattr(redaction, "_known", Secrets({}))
     conf = {"spark.eventLog.enabled": "true"}

@@ -438,7 +438,7 @@ def test_strange_names_are_passed_over(job, capsys):
     ids=errno.errorcode.get,
 )
 def test_what_the_system_refuses_is_one_line(job, capsys, monkeypatch, number, code):
-    """The path, what the system says and the way out; no traceback, and the exit code that fits."""
+    """The path, what the system says and the fix; no traceback, and the exit code that fits."""
     job.begin()
 
     def refuse(storage, path, **_):
@@ -550,7 +550,7 @@ def test_status_says_how_batches_are_paced(job, live_driver, capsys):
         "reason": "within 25 % of the target",
         "sources": {"events": {"limit": 4213000, "unit": "bytes", "ceiling": None}},
     }
-    progress = a_progress(queries={"out": {"pacing": said}, "other": {"pacing": None}})
+    progress = a_progress(queries={"out": {"batch_sizing": said}, "other": {"batch_sizing": None}})
     job.begin().request_run()
     progress.put(job.directory.run("r1").storage, "progress.json")
 
@@ -768,7 +768,7 @@ def test_cancel_waits_until_the_driver_has_let_go(job, live_driver, capsys):
 @pytest.mark.slow
 def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
     """
-    A driver that does not stop in time is named, with the way out, and the code says try again.
+    A driver that does not stop in time is named, with the fix, and the code says try again.
     """
     monkeypatch.setattr(job_commands, "_CANCEL_TIMEOUT_S", 0.0)
     lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)

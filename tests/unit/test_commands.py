@@ -275,7 +275,7 @@ EVERY_OPTION = (
     "--late=quarantine",
     "--late-limit=0.1%",
     "--missing-input=fail",
-    "--probation=1 hour",
+    "--trial-period=1 hour",
     "--progress-timeout=0.5",
     "--stop-timeout=60",
 )

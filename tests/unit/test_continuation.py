@@ -194,7 +194,7 @@ def files_of(job):
 
 
 def test_other_queries_are_refused_without_a_trace(job):
-    """The error names the directory, both sides, and the ways out."""
+    """The error names the directory, both sides, and the fixes."""
     before = files_of(job)
     point(job, AS_IT_WAS).check()
     said = (
@@ -254,7 +254,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     with pytest.raises(LeaseLostError):
         point(job, allow=True).restore(Lost(looks), job.clock)
 
-    said = "queries q were to start over.*again with --allow-non-restored-state to end it"
+    said = "queries q were to be reset.*again with --allow-non-restored-state to end it"
     with pytest.raises(CheckpointError, match=said):
         point(job, AS_IT_WAS).check()
     begin_anew(job)
@@ -284,7 +284,7 @@ def test_what_is_committed_is_published_first(job):
     point(job, AS_IT_WAS).check()
     job.spark.commit(2)
 
-    with pytest.raises(ConfigError, match="'q' cannot start over yet.*spark-stream cleanup"):
+    with pytest.raises(ConfigError, match="'q' cannot be reset yet.*spark-stream cleanup"):
         begin_anew(job)
     assert Restores(directory_of(job)).last() is None
 
@@ -319,7 +319,7 @@ def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
     after = save(job, "after")
 
     for revert in (False, True):
-        with pytest.raises(ConfigError, match="savepoints/before cannot be .*'q' started over"):
+        with pytest.raises(ConfigError, match="savepoints/before cannot be .*'q' was reset"):
             restore_job(job.storage.url, before.url, revert=revert, clock=job.clock)
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
     Rewind(directory, "r2", [query], OpenFence(), job.clock).check()
@@ -505,7 +505,7 @@ def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
     job.spark.begin("another")
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
 
-    with pytest.raises(RevertError, match="'r1' cannot be rewound: query 'q' started over in it"):
+    with pytest.raises(RevertError, match="'r1' cannot be rewound: query 'q' was reset in it"):
         Rewind(directory_of(job), "r1", [query], OpenFence(), job.clock).check()
 
 
@@ -525,14 +525,14 @@ def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
     job.close()
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
 
-    with pytest.raises(RevertError, match="rewind-r2 cannot be restored here: query 'q' started"):
+    with pytest.raises(RevertError, match="rewind-r2 cannot be restored here: query 'q' was reset"):
         Rewind(directory, "r2", [query], OpenFence(), job.clock).check()
 
 
 # --- savepoints -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("last_read", "finish_state"), [(1, "finished"), (2, "running")])
+@pytest.mark.parametrize(("last_read", "mark"), [(1, "finished"), (2, "running")])
 def test_a_savepoint_says_what_had_ended_in_it(job, last_read, mark):
     """By the batch that was taken, and not by how far the query was when the copy was made."""
     end_of_data(job, last_read)

@@ -30,7 +30,7 @@ NUMBER = (
     ],
 )
 def test_another_header_is_permanent_and_named_whole(words, said):
-    """The file, what it has and what is wanted are in one line, with the way out."""
+    """The file, what it has and what is wanted are in one line, with the fix."""
     error = RuntimeError(FAILED)
     error.__cause__ = ValueError(words)
 

@@ -54,7 +54,7 @@ def test_a_link_is_moved_to_where_the_site_has_the_page(
 
 
 def test_a_link_to_a_file_without_a_page_is_an_error(builder: Any) -> None:
-    """A link to a file that the site does not have names the page, the link and the way out."""
+    """A link to a file that the site does not have names the page, the link and the fix."""
     with pytest.raises(builder.PageError, match=r"docs/page\.md links \.\./Makefile: .* quote"):
         builder.relinked("docs/page.md", "[a](../Makefile)")
 

@@ -256,7 +256,7 @@ def test_json_is_not_parsed_when_it_is_larger_than_any():
 def test_half_of_a_character_is_part_of_a_text_and_of_no_name():
     """A file's name that is no Unicode is shown; a member of such a name stops no view of the page."""
     assert {"größe": "\ud800"} == read_json('{"größe": "\\ud800"}')
-    with pytest.raises(ValueError, match="name of a member"):
+    with pytest.raises(ValueError, match="name of a field"):
         read_json(b'[{"a": {"\\ud800": 1}}]')
 
 
@@ -336,7 +336,7 @@ def test_members_of_a_later_writer_are_ignored():
 
 
 def test_a_newer_version_is_refused(storage):
-    """A document of a newer format names itself, both versions and the way out."""
+    """A document of a newer format names itself, both versions and the fix."""
     storage.put("job.json", b'{"version": 2, "name": "job", "created": "now"}')
 
     with pytest.raises(UnsupportedVersionError) as raised:

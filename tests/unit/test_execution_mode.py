@@ -194,7 +194,7 @@ def test_what_is_to_go_on_is_no_batch(plan, resumed, why):
 
 
 def test_batch_by_name_is_refused_with_the_first_reason_that_refuses():
-    """A reason that only AUTOMATIC minds does not refuse; the message ends with the way out."""
+    """A reason that only AUTOMATIC minds does not refuse; the message ends with the fix."""
     doubtful = query("a", does=("GlobalLimit",))
     check_batch(find_objections([doubtful], TO_THE_END, None))
 

@@ -90,6 +90,6 @@ def test_types_of_a_jobs_file_are_listed_by_the_files_name():
     ],
 )
 def test_a_listing_that_cannot_be_meant_is_refused(listed, said):
-    """The error names the thing and the way out."""
+    """The error names the thing and the fix."""
     with pytest.raises(ConfigError, match=said):
         FailureOverrides.parse(listed)

@@ -212,7 +212,7 @@ def test_every_file_is_fenced(sink, output):
 
 def test_a_staged_file_that_was_removed_is_named(sink, output):
     """
-    A file that is neither staged nor published is an error that names both places and the way out.
+    A file that is neither staged nor published is an error that names both places and the fix.
     """
     committable = stage_by_hand(output, ["a", "b"])
     ((_, _), (staged, final)) = committable.data["files"]

@@ -36,7 +36,7 @@ from airflow_provider.runtime.jobdir.layout import (
     open_job_directory,
 )
 from airflow_provider.runtime.jobdir.run_spec import check_replaces_job
-from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+from airflow_provider.runtime.jobdir.upgrade_record import active_directory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.sinks.recovery import check_not_ahead
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -91,7 +91,7 @@ def test_an_emptied_directory_gets_no_identity(tmp_path, left):
 def test_what_a_side_that_remembers_goes_on_with(remembered, lineage, followed, goes_on):
     """
     The same directory, one that follows it, or a request that says so; anything else is refused with
-    the ways out.
+    the fixes.
     """
     if goes_on:
         check_remembered(HERE, remembered, lineage, followed=followed)
@@ -147,7 +147,7 @@ def test_only_an_identity_can_be_replaced():
 ENTRIES: dict[str, Callable[[str], object]] = {
     "a driver": open_job_directory,
     "a reader": known_or_submitted_job,
-    "an address": directory_in_force,
+    "an address": active_directory,
     "a savepoint": lambda url: job_source(url, SystemClock()),
     "a task": lambda url: lineage_of(directory_at(url).storage),
     "a first submission": lambda url: begin_identity(directory_at(url).storage, SystemClock()),
@@ -163,7 +163,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     ],
 )
 def test_a_directory_of_another_format_is_refused_first(tmp_path, entry, version, said):
-    """Each entry refuses it in one line, with the way out; no other document is read."""
+    """Each entry refuses it in one line, with the fix; no other document is read."""
     raw = {"version": version, "identity": A, "made": NOW}
     (tmp_path / "identity.json").write_text(json.dumps(raw))
     (tmp_path / "job.json").write_text("not read")

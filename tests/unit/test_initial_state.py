@@ -218,7 +218,7 @@ def test_a_query_that_does_not_fit(directory, url, clock, caplog):
     begin(directory, url, clock, topology=changed, allow=True)
 
     assert not logs_of(directory).exists()
-    assert "it starts over, without its state" in caplog.text
+    assert "it is reset, without its state" in caplog.text
 
 
 def set_to_its_own(directory, url, clock, name):

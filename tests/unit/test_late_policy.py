@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import (
     LateRowsError,
 )
 from airflow_provider.runtime.errors.explanation import FailureClass
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, EpochRecord, LateCount
 from airflow_provider.runtime.jobdir.run_options import RowLimit, RunOptions, parse_row_limit
@@ -176,12 +176,12 @@ def checked(record: EpochRecord) -> tuple[Any, ...]:
             "query 'out': with batch 4, which is not published, 400 rows of 2,000 read (20 %) came "
             "late: 400 by operator windows. late='wait' holds the watermark where the run began, "
             "and these rows are before that (or before 1970); use late='count', which drops such "
-            f"rows and counts them, or {START_OVER}",
+            f"rows and counts them, or {FROM_SCRATCH}",
         ),
     ],
 )
 def test_too_many_late_rows_are_a_failure_that_a_retry_does_not_heal(late, limit, words):
-    """One line has number, share, operator, query and the way out."""
+    """One line has number, share, operator, query and the fix."""
     spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
 
     with pytest.raises(LateRowsError) as error:

@@ -76,7 +76,7 @@ def reported(**values: Any) -> dict[str, Any]:
                 "positive": {"rows": 10, "broken": 3, "on": "quarantine"},
                 "known": {"rows": 10, "broken": 1, "on": "count"},
             },
-            "kept": 5,
+            "quarantined": 5,
         },
     }
     return {**query, **values}

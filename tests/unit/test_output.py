@@ -340,7 +340,7 @@ def a_query(rows, spark=None, name="daily", lost=0, native=None):
         ),
         last_progress=lambda: spark,
         new_batches=list,
-        pacing=lambda: None,
+        batch_sizing=lambda: None,
         tasks=lambda: None,
         unread_files=lambda: None,
         unread_input=tuple,
@@ -349,7 +349,7 @@ def a_query(rows, spark=None, name="daily", lost=0, native=None):
 
 
 LIFE = Lifecycle.of(("daily",), AtEnd.DRAIN)
-OPERATOR = {"id": 0, "name": "counts", "kind": "stateStoreSave", "mark": "running"}
+OPERATOR = {"id": 0, "name": "counts", "kind": "stateStoreSave", "finish_state": "running"}
 SPARK = {
     "batchId": 7,
     "eventTime": {"watermark": "2013-01-02T00:00:00.000Z"},
@@ -376,9 +376,9 @@ def test_progress_before_the_first_batch(clock):
         "state_rows": 0,
         "backlog": None,
         "tasks": None,
-        "pacing": None,
+        "batch_sizing": None,
         "idle": [],
-        "sources": [{"name": "flights", "mark": "running"}],
+        "sources": [{"name": "flights", "finish_state": "running"}],
         "operators": [{**OPERATOR, "late_rows": 0}],
         "sinks": [{"name": "out", "rows": 0}],
         "row_counts": RowCounts(late={"counts": 0}, written={"out": 0}).to_dict(),
@@ -399,9 +399,9 @@ def test_progress_is_what_spark_reports(clock):
         "state_rows": 42,
         "backlog": {"numFilesOutstanding": 7, "numBytesOutstanding": 1000},
         "tasks": None,
-        "pacing": None,
+        "batch_sizing": None,
         "idle": [],
-        "sources": [{"name": "flights", "mark": "running"}],
+        "sources": [{"name": "flights", "finish_state": "running"}],
         "operators": [{**OPERATOR, "late_rows": 2}],
         "sinks": [{"name": "out", "rows": 10}],
         "row_counts": RowCounts(10, late={"counts": 2}, written={"out": 10}).to_dict(),
@@ -447,7 +447,7 @@ def test_progress_says_what_has_ended(clock, phase, source, operator):
     found = ProgressMeter(clock, attempt=1).read(life, [a_query(0)]).queries["daily"]
 
     assert ([source], [operator]) == tuple(
-        [part["mark"] for part in found[key]] for key in ("sources", "operators")
+        [part["finish_state"] for part in found[key]] for key in ("sources", "operators")
     )
 
 

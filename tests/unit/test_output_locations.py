@@ -68,7 +68,7 @@ def test_links_and_relative_paths_are_followed(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("other", ["{root}/link", "file://{root}/out", "{root}/x/../out/"])
 def test_two_queries_do_not_write_files_into_one_folder(tmp_path: Path, other: str):
-    """Both are named, with the ways out; whichever sinks of files they have."""
+    """Both are named, with the fixes; whichever sinks of files they have."""
     out = tmp_path / "out"
     (tmp_path / "link").symlink_to(out)
     path = other.format(root=tmp_path)

@@ -13,9 +13,9 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.queries.batch_sizing import (
     BatchSizeController,
     BatchSizer,
+    BatchSizingDecision,
     Limit,
     Load,
-    PacingDecision,
     next_pace,
 )
 from airflow_provider.runtime.queries.query import QueryDefinition
@@ -50,11 +50,11 @@ def pace_of(limit: Limit, load: Load, seconds: float):
 @pytest.mark.parametrize(
     ("seconds", "decision", "amount"),
     [
-        (8.0, PacingDecision.UNCHANGED, 1000),
-        (12.4, PacingDecision.UNCHANGED, 1000),
-        (5.0, PacingDecision.GROW, 2000),
-        (40.0, PacingDecision.SHRINK, 250),
-        (0.01, PacingDecision.GROW, 8000),
+        (8.0, BatchSizingDecision.UNCHANGED, 1000),
+        (12.4, BatchSizingDecision.UNCHANGED, 1000),
+        (5.0, BatchSizingDecision.GROW, 2000),
+        (40.0, BatchSizingDecision.SHRINK, 250),
+        (0.01, BatchSizingDecision.GROW, 8000),
     ],
     ids=["a little short", "a little long", "half", "four times", "growth is bounded"],
 )
@@ -83,7 +83,7 @@ def test_fixed_time_beyond_the_target_leaves_half_of_it_for_rows():
         controller.observe(rows, 3.0 + 0.001 * rows, limited=True) for rows in (100, 1000, 2000)
     )
 
-    assert PacingDecision.SHRINK is step.decision
+    assert BatchSizingDecision.SHRINK is step.decision
     assert step.reason.startswith("out of reach: ")
     assert 300 < 2000 * step.factor < 600
 
@@ -101,7 +101,7 @@ def test_source_that_had_no_more_teaches_nothing():
     """The few rows of a quiet minute must not set the limit of the next rush."""
     pace = pace_of(ROWS, Load(10), 0.3)
 
-    assert (PacingDecision.UNCHANGED, "no more input", 1000) == (
+    assert (BatchSizingDecision.UNCHANGED, "no more input", 1000) == (
         pace.decision,
         pace.reason,
         pace.limits["s"].amount,
@@ -112,7 +112,7 @@ def test_slow_batch_shrinks_the_limit_also_if_it_was_not_full():
     """Far fewer rows than allowed took too long: so many must not come at all."""
     pace = pace_of(Limit(1_000_000, "rows"), Load(1000), 100.0)
 
-    assert (PacingDecision.SHRINK, 100) == (pace.decision, pace.limits["s"].amount)
+    assert (BatchSizingDecision.SHRINK, 100) == (pace.decision, pace.limits["s"].amount)
 
 
 def test_one_slow_file_is_not_divided():
@@ -120,7 +120,7 @@ def test_one_slow_file_is_not_divided():
     pace = pace_of(Limit(5000, "bytes"), Load(1000, bytes=4000, files=1), 40.0)
 
     assert (
-        PacingDecision.UNCHANGED,
+        BatchSizingDecision.UNCHANGED,
         "a batch is at least one file, and one takes 40.0 s",
         5000,
     ) == (
@@ -157,7 +157,7 @@ def test_the_jobs_own_limit_is_named_as_the_reason():
     """At the ceiling nothing changes, and progress says why."""
     pace = pace_of(Limit(1000, "rows", ceiling=1000), Load(1000), 1.0)
 
-    assert (PacingDecision.UNCHANGED, "at the job's own limit") == (
+    assert (BatchSizingDecision.UNCHANGED, "at the job's own limit") == (
         pace.decision,
         pace.reason,
     )
@@ -165,7 +165,7 @@ def test_the_jobs_own_limit_is_named_as_the_reason():
 
 def test_empty_batch_changes_nothing():
     """A batch without rows only cleans up state."""
-    assert PacingDecision.UNCHANGED is pace_of(ROWS, Load(0), 60.0).decision
+    assert BatchSizingDecision.UNCHANGED is pace_of(ROWS, Load(0), 60.0).decision
 
 
 def test_source_that_reads_beyond_its_limit_twice_in_a_row_is_known_for_it():
@@ -243,7 +243,9 @@ def test_target_that_no_batch_can_take_is_refused(text):
 )
 def test_pacing_is_on_by_default_where_a_run_has_no_end(asked, until, target_s):
     """A bounded run is faster in one batch, so there somebody has to ask."""
-    assert target_s == RunSpec(job_dir="/job", entry="a.py:f", target_batch_s=asked).pacing_s(until)
+    assert target_s == RunSpec(job_dir="/job", entry="a.py:f", target_batch_s=asked).batch_sizing_s(
+        until
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ FILES = SourceDefinition(
     ],
 )
 def test_an_order_that_cannot_be_had_is_refused(order, how, why):
-    """The message names the source, its format and the way out."""
+    """The message names the source, its format and the fix."""
     bounded = how.pop("bounded", True)
     asked = {"name": "flights", "source_format": "csv", "order": order, "options": {}, **how}
 

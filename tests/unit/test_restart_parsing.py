@@ -114,7 +114,7 @@ def test_a_strategy_is_written_as_it_is_read(strategy):
     ],
 )
 def test_what_is_no_strategy_is_refused(value, said):
-    """The error names the thing and the way out."""
+    """The error names the thing and the fix."""
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse_restart(value)
 

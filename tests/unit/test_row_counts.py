@@ -61,12 +61,12 @@ def test_an_account_that_adds_up_is_accepted():
         ),
         (
             {"quarantined": 4},
-            "5 rows were taken out to be kept (2 rejected, 3 by rules, 0 late), and 4 are in the "
+            "5 rows were taken out to be quarantined (2 rejected, 3 by rules, 0 late), and 4 are in the "
             "sink for quarantined rows",
         ),
         (
             {"late_quarantined": 1},
-            "6 rows were taken out to be kept (2 rejected, 3 by rules, 1 late), and 5 are in the "
+            "6 rows were taken out to be quarantined (2 rejected, 3 by rules, 1 late), and 5 are in the "
             "sink for quarantined rows",
         ),
         (
@@ -130,7 +130,7 @@ def a_query(**changed: Any) -> QueryDefinition:
         "output_mode": "append",
         "operators": ("windows",),
         "sources": (a_source(),),
-        "quarantined": kept,
+        "quarantine": kept,
         "taps": (RULES, RECORDS),
     }
     query = QueryDefinition(name="q", **{**given, **changed})
@@ -222,7 +222,7 @@ def test_a_source_that_is_read_in_two_places_is_said_and_not_checked():
         (
             a_query(),
             dataclasses.replace(COUNTS, late=LateCount({"0": 4}, quarantined=1, dropped=3)),
-            "3 late rows of an operator behind another one: they were dropped, and cannot be kept",
+            "3 late rows of an operator behind another one: they were dropped, and cannot be quarantined",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_query_with_a_sink_of_sparks_counts_what_sparks_report_has():
     """Its rules too; what is left is said."""
     counting = a_tap(Rule("positive"))
     sink = spark_sink("noop")
-    query = a_query(native=sink, sinks=(), quarantined=None, taps=(counting,), operators=())
+    query = a_query(native=sink, sinks=(), quarantine=None, taps=(counting,), operators=())
     epochs = SparkSinkEpochs(sink, query.taps, ["orders"])
     for rows in (12, 3):
         epochs.batch_ran(
@@ -283,8 +283,8 @@ DOCUMENT: dict[str, Any] = {
 def test_a_run_says_what_it_has_rejected_and_which_rules_were_broken():
     """A line for each source and rule; one that no row has broken has none."""
     assert [
-        "2 of 12 records of source orders could not be read, and were kept (query q)",
-        "3 of 10 rows broke the rule positive, and were kept (query q)",
+        "2 of 12 records of source orders could not be read, and were quarantined (query q)",
+        "3 of 10 rows broke the rule positive, and were quarantined (query q)",
         "1 of 10 rows broke the rule known, and went on (query q)",
     ] == describe_dropped_rows(DOCUMENT)
     assert ["not counted of query q: late rows: …"] == [*describe_uncounted(DOCUMENT)]
@@ -292,7 +292,7 @@ def test_a_run_says_what_it_has_rejected_and_which_rules_were_broken():
 
 def test_kept_rows_are_told_beside_the_output():
     """They are counted apart, and their sink is no output."""
-    assert "5 kept (2 rejected, 3 broke a rule, 0 late)" == str(
+    assert "5 quarantined (2 rejected, 3 broke a rule, 0 late)" == str(
         quarantine_totals(DOCUMENT["queries"])
     )
     assert ["files:/out"] == [sink["name"] for sink in output_sinks(DOCUMENT["queries"]["q"])]

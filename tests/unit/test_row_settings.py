@@ -7,7 +7,7 @@ import pytest
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, LeaseLostError
-from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.jobdir.pinned_settings import (
     PinnedSettingsRecord,
     Pins,

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime.cli.command_parser import add_options, read_options
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
-from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.failures.restart_strategy import Failover
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_options import RunOptions

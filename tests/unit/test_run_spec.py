@@ -19,7 +19,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
 )
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import put_cancel, reply
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
@@ -257,10 +257,10 @@ def test_the_same_ask_is_accepted():
     ],
 )
 def test_another_ask_is_refused(name, value, shown):
-    """A later attempt that asks for something else is refused with both values and the way out."""
+    """A later attempt that asks for something else is refused with both values and the fix."""
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_spec(a_run(**{name: value}), a_run())
-    assert f"request the same, use another run id, or {START_OVER}" in str(raised.value)
+    assert f"request the same, use another run id, or {FROM_SCRATCH}" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_run_that_has_ended_is_not_asked_for_something_else(values, stored, sh
     """What it has done is not what is wanted now: refused as it would be while it goes on."""
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_as_ended(ask(**{"params": {"input": "/in"}, **values}), a_run(**stored))
-    assert f"request the same, use another run id, or {START_OVER}" in str(raised.value)
+    assert f"request the same, use another run id, or {FROM_SCRATCH}" in str(raised.value)
 
 
 # --- a driver that a cluster starts again -------------------------------------------------------
@@ -384,7 +384,7 @@ def test_the_draining_run_itself_goes_on(job, ended):
 def test_a_job_that_was_drained_by_hand_is_not_read_on(job, committed):
     """
     A log that ends at the greatest watermark, of which no run has put down that it drains, is refused
-    with its place and the ways out: rows that are read behind it would be dropped as late.
+    with its place and the fixes: rows that are read behind it would be dropped as late.
     """
     job.request_run("r1").ran(0).suspended("r1")
     job.spark.plan(1, watermark_ms=MAX_WATERMARK_MS)

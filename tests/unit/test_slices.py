@@ -120,15 +120,15 @@ def test_the_slice_of_a_context():
     ],
 )
 def test_one_error_says_all_that_would_tell(context, seen):
-    """What was looked for, what was found, and each way out."""
+    """What was looked for, what was found, and each fix."""
     with pytest.raises(NoSliceError) as raised:
         slice_of(context)
 
     said = str(raised.value)
     assert said.startswith("run 'r1': its slice is not known")
     assert seen in said
-    for way_out in ("CronDataIntervalTimetable", "CronPartitionTimetable", "logical date"):
-        assert way_out in said
+    for fix in ("CronDataIntervalTimetable", "CronPartitionTimetable", "logical date"):
+        assert fix in said
     assert re.search(r'"interval_start": ….*"partition_key": …', said)
 
 

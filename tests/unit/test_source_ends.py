@@ -475,7 +475,7 @@ def test_ends_that_can_be(source_format, ends):
     ],
 )
 def test_ends_that_cannot_be_are_refused(source_format, ends, how, why):
-    """One line names the source, what is wrong, and the way out."""
+    """One line names the source, what is wrong, and the fix."""
     with pytest.raises(ConfigError, match=why) as caught:
         check_end("in", source_format, ends, **{"bounded": True, "is_internal": False, **how})
 

@@ -159,7 +159,7 @@ def test_spark_defaults_are_read_as_spark_reads_them(tmp_path):
 )
 def test_a_badly_wrong_number_of_partitions_is_said(kept, chosen, is_said):
     """
-    Eight times as many or as few as a new checkpoint would have; the advice names the way out.
+    Eight times as many or as few as a new checkpoint would have; the advice names the fix.
     """
     advice = partition_advice(kept, chosen, ROCKSDB)
 

@@ -57,7 +57,7 @@ def test_replaced_offsets_are_put_back(job, batch, publish):
 
 @pytest.mark.parametrize("name", ["sources/0/2", "commits/2", "commits/1"])
 def test_what_cannot_be_put_back_is_refused(job, name):
-    """By its name, and with the way out."""
+    """By its name, and with the fix."""
     run(job, 0, 1, 2)
     job.spark.storage.put(name, b"v1\nof another driver")
     with pytest.raises(CheckpointError, match=f"{name}: was replaced .* restore a savepoint"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.queries.spark_options import check_options
 from airflow_provider.runtime.spark.defaults import MAINTENANCE, PROVIDER
 from airflow_provider.runtime.spark.installation import spark_home
@@ -125,7 +125,7 @@ def test_the_page_is_what_the_table_says():
     ],
 )
 def test_a_refused_value_of_an_option_is_refused_by_name(section, name, value):
-    """In any case of letters, with the reason and the way out; other values are passed on."""
+    """In any case of letters, with the reason and the fix; other values are passed on."""
     file_format = {"files": "parquet", "records": "csv"}.get(section, section)
 
     for spelled in (value, value.upper()):

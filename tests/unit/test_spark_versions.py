@@ -173,7 +173,7 @@ def java_error(text: str) -> Exception:
     ],
 )
 def test_a_spark_that_lacks_an_ability_is_named(ability, said):
-    """One line has the version that is there, those that can, and the way out."""
+    """One line has the version that is there, those that can, and the fix."""
     with pytest.raises(ConfigError) as raised:
         check_can(SimpleNamespace(version="3.5.9", _jvm=Jvm()), ability)
 

@@ -113,7 +113,7 @@ def test_an_operator_of_which_little_is_known_has_all_sources_above_it(topology)
     ]
 
 
-@pytest.mark.parametrize(("drained", "finish_state"), [(False, RUN), (True, DONE)])
+@pytest.mark.parametrize(("drained", "mark"), [(False, RUN), (True, DONE)])
 def test_an_operator_over_a_table_alone_ends_with_the_drain(drained, mark):
     """No source lies above it."""
     alone = Topology(("a",), (COUNT._replace(sources=()),))

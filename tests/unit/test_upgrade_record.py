@@ -1,4 +1,4 @@
-"""Upgrades: the steps of their record, what each forbids, and the probation that decides."""
+"""Upgrades: the steps of their record, what each forbids, and the trial period that decides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider.extensions.upgrades.upgrade_steps import (
     MOST_BATCHES,
-    Probation,
     Trial,
+    TrialPeriod,
 )
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import (
@@ -31,14 +31,14 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
     Version,
+    active_upgrade,
+    active_version,
     check_may_begin,
     last_step,
     newest_upgrade,
     put_upgrade,
     read_upgrade,
     upgrade_id,
-    upgrade_in_force,
-    version_in_force,
 )
 from airflow_provider.runtime.observe.health import Limits, QuerySample
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -82,14 +82,14 @@ def test_steps_follow_each_other_in_three_ways():
 def test_only_a_rolled_back_upgrade_lets_the_old_version_start(tmp_path, step):
     """
     While it is tried, and for ever when it has taken over, a start of the old version is refused in
-    one line with the way out; a file of somebody else's beside the records is not read.
+    one line with the fix; a file of somebody else's beside the records is not read.
     """
     directory = JobDirectory(LocalStorage(str(tmp_path)))
     directory.storage.put("upgrades/.DS_Store", b"")
     check_preconditions(directory, "r2")
     put_upgrade(directory, UpgradeRecord(**{**vars(BEGUN), "step": step}))
     if step is UpgradeStep.ROLLED_BACK:
-        assert upgrade_in_force(directory) is None
+        assert active_upgrade(directory) is None
         check_preconditions(directory, "r2")
         return
     said = "has taken over; run that one" if step is UpgradeStep.ACCEPTED else "has not ended"
@@ -135,7 +135,7 @@ def test_of_two_upgrades_of_one_version_one_begins(tmp_path):
         put_upgrade(directory, dataclasses.replace(BEGUN, id="b", number=numbers[1]))
     with pytest.raises(ConfigError, match="has not ended"):
         check_may_begin(directory, JobDirectory(LocalStorage(str(tmp_path / "b"))))
-    assert "a" == present(upgrade_in_force(directory)).id
+    assert "a" == present(active_upgrade(directory)).id
 
 
 def test_a_version_that_was_rejected_is_not_begun_again(tmp_path):
@@ -168,10 +168,10 @@ def test_a_listing_alone_decides_nothing(tmp_path):
 
     storage = Remembered(str(tmp_path))
     begun = put_upgrade(JobDirectory(storage), BEGUN)
-    assert begun == upgrade_in_force(JobDirectory(storage))
+    assert begun == active_upgrade(JobDirectory(storage))
     storage.names = ("1.json", "2.json")
     with pytest.raises(OSError, match=r"upgrades/2\.json is listed and not there"):
-        upgrade_in_force(JobDirectory(storage))
+        active_upgrade(JobDirectory(storage))
 
 
 # --- the options with which the old version goes on ---------------------------------------------
@@ -249,7 +249,7 @@ def test_status_says_what_has_become_of_an_upgrade(tmp_path, capsys):
 
     assert [
         "the old version is being stopped",
-        "the new version is on probation",
+        "the new version is on trial",
         "the new version is rejected, and its rows are being reverted",
     ] == [line.partition("(")[2].partition(")")[0] for line in said[:3]]
     assert "  upgrade: the version in /new was rejected: late" == said[3]
@@ -269,25 +269,25 @@ def test_upgrades_that_lead_back_are_an_error(tmp_path, ring):
         put_upgrade(JobDirectory(LocalStorage(place)), accepted)
 
     with pytest.raises(CorruptDocumentError, match="leads back") as raised:
-        version_in_force(Version(str(places[0]), "jobs.py:daily", "r1"))
+        active_version(Version(str(places[0]), "jobs.py:daily", "r1"))
 
     assert f"{places[-1]}/upgrades/1.json" in str(raised.value)
     assert str(places[-1]) == (
-        version_in_force(
+        active_version(
             Version(str(places[0]), "jobs.py:daily", "r1"), before=str(places[0])
         ).job_dir
     )
 
 
-# --- the probation ------------------------------------------------------------------------------
+# --- the trial period ------------------------------------------------------------------------------
 
 
-def probation(**begins: int) -> Probation:
-    return Probation(Trial(60.0, Limits(progress_timeout_s=20.0), 0.0), begins, 0.0)
+def trial_period(**begins: int) -> TrialPeriod:
+    return TrialPeriod(Trial(60.0, Limits(progress_timeout_s=20.0), 0.0), begins, 0.0)
 
 
 def looks(*told: tuple[float, dict[str, QuerySample]], **begins: int) -> str | None:
-    known, decision = probation(**begins), None
+    known, decision = trial_period(**begins), None
     for now_s, queries in told:
         known, decision = known.after(queries, report=str(now_s), now_s=now_s)
         if decision is not None:

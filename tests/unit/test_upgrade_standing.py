@@ -43,7 +43,7 @@ AGAIN = "to continue it: spark-stream upgrade /data/old --entry jobs.py:daily --
 
 
 class Upgraded:
-    """An old version whose upgrade is on probation."""
+    """An old version whose upgrade is on trial."""
 
     def __init__(self, root: Path, *, by_task: bool) -> None:
         job = JobDirectoryBuilder(root / "old").begin().request_run("r1")
@@ -114,7 +114,7 @@ def test_status_says_who_is_at_work_on_an_upgrade(
     with the task or with the command, whichever began it.
     """
     job = Upgraded(tmp_path, by_task=by_task)
-    begins = f"its upgrade to {job.new} has not ended (the new version is on probation); "
+    begins = f"its upgrade to {job.new} has not ended (the new version is on trial); "
     with job.driven():
         assert EXIT_OK == main(["status", job.url])
         shown = capsys.readouterr().out

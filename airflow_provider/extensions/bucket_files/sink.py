@@ -23,7 +23,7 @@ from airflow_provider.runtime.api.sinks import (
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sinks.columns import check_columns, refusing_folder_values
@@ -121,7 +121,7 @@ class BucketFilesSink:
         check_columns(self.name, df, self._rows.format, self._rows.partition_by, by_name=True)
 
     def _check_rights(self) -> None:
-        """Check the rights to list and write, and the condition of a copy, by a trial copy."""
+        """Check the permissions to list and write, and the condition of a copy, by a trial copy."""
         parent, folder = self._places()
         absent = uuid.uuid4().hex
         parent.size_of(f"{folder}/{absent}")
@@ -206,7 +206,7 @@ class BucketFilesSink:
         if found is None:
             msg = (
                 f"{parent.url}/{target}: neither published nor staged ({staged} is gone); the "
-                f"staged file was removed by hand: restore it, or {START_OVER}"
+                f"staged file was removed by hand: restore it, or {FROM_SCRATCH}"
             )
             raise SinkError(msg)
         if found != size_bytes:

@@ -43,7 +43,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sinks.staging import (
@@ -295,7 +295,7 @@ class DeltaSink:
             msg = (
                 f"{self.name}: a staged file of epoch {committable.epoch.epoch} is gone ({error}); "
                 "it was removed by hand, or by a VACUUM after more than the retention time: "
-                f"restore it, or {START_OVER}"
+                f"restore it, or {FROM_SCRATCH}"
             )
             raise SinkError(msg) from error
 

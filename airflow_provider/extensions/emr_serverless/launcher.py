@@ -5,7 +5,7 @@ launcher first looks for a run that has the token as its name. The service neith
 time nor starts it again: a stream may have no end, and Airflow's next try submits another driver.
 """
 
-# ruff: noqa: N815 - members of answers have the service's names
+# ruff: noqa: N815 - fields of answers have the service's names
 from __future__ import annotations
 
 import contextlib
@@ -382,7 +382,7 @@ class EmrServerlessLauncher:
             msg += "; correct application_id, and the region of the connection"
             return _MissingError(msg)
         if any(word in code for word in ("Access", "Client", "Signature", "Token")):
-            msg += "; correct the connection's keys, or their rights (docs/launchers.md lists them)"
+            msg += "; correct the connection's keys, or permissions (docs/launchers.md lists them)"
         else:
             msg += "; correct the operator's launcher_options"
         return SubmissionRefusedError(msg)

@@ -48,7 +48,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sinks.staging import (
@@ -322,7 +322,7 @@ class IcebergSink:
         if str(table.metadata.table_uuid) != committable.data["table_uuid"]:
             msg = (
                 f"{self.name}: the table was dropped and made again since the epoch was staged; "
-                f"{START_OVER}"
+                f"{FROM_SCRATCH}"
             )
             raise SinkError(msg)
         return table
@@ -470,6 +470,6 @@ class IcebergSink:
             except FileNotFoundError as error:
                 msg = (
                     f"{self.name}: a staged file is gone ({error}); it was removed by hand or by "
-                    f"a job that removes orphan files: restore it, or {START_OVER}"
+                    f"a job that removes orphan files: restore it, or {FROM_SCRATCH}"
                 )
                 raise SinkError(msg) from error

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_THERE: Final = (
-    "missing from two answers of the brokers; the topic was deleted, or the right to see it revoked"
+    "missing from two answers of the brokers; the topic was deleted, or is no longer permitted"
 )
 
 
@@ -52,7 +52,7 @@ class Planner:
     """Plans the batches of one source.
 
     One answer in which a partition is missing proves nothing: a broker that has just started
-    answers from old metadata, and a right may be taken away and given back. So the brokers are
+    answers from old metadata, and a permission may be taken away and given back. So the brokers are
     asked twice before a partition counts as gone, and its offset stays in the query's offsets.
     """
 
@@ -170,7 +170,7 @@ class Planner:
         if found.missing:
             names = ", ".join(repr(topic) for topic in found.missing)
             return (
-                f"no topic {names} at {options.servers}, or no right to see it; create it, or "
+                f"no topic {names} at {options.servers}, or no permission to see it; create it, or "
                 "correct the option subscribe or assign"
             )
         absent = found.partitions.symmetric_difference(options.assigned)

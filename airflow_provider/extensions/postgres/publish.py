@@ -10,7 +10,7 @@ from airflow_provider.extensions.postgres.table import commas, listed
 from airflow_provider.runtime.api.sinks import reading, skipped_epoch_error
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import RevertError, SinkError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
         msg = (
             f"{books.target}: epoch {epoch.epoch} is neither published nor staged: "
             f"{books.schema}.{staged_name(staged_id)} is gone; it was removed by hand, or the "
-            f"database was restored to an earlier time; {START_OVER}"
+            f"database was restored to an earlier time; {FROM_SCRATCH}"
         )
         raise SinkError(msg)
     statement = _insert_statement(books, table, [column.name for column in columns], staged_id)

@@ -1,1 +1,1 @@
-"""Rules of a job for its rows, and records that cannot be read: counted, quarantined, or an error."""
+"""Rules of a job for its rows, and unreadable records: counted, quarantined, or an error."""

@@ -1,4 +1,4 @@
-"""``spark-stream quarantine``: shows the rows that a run has quarantined, and writes them for correction."""
+"""``spark-stream quarantine``: shows a run's quarantined rows, and writes them for correction."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _chosen(quarantined: QuarantineOfQuery, arguments: argparse.Namespace) -> It
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
     row_counts, sink = document["row_counts"], document["sink"]
-    yield f"query {document['query']}: {f'quarantined in {sink}' if sink else 'it quarantines no rows'}"
+    where = f"quarantined in {sink}" if sink else "it quarantines no rows"
+    yield f"query {document['query']}: {where}"
     for source, each in row_counts.get("rejected", {}).items():
         yield f"  source {source}: {each['broken']:,} of {each['rows']:,} records ({each['on']})"
     for rule, each in row_counts.get("rules", {}).items():
@@ -133,7 +134,7 @@ def file_of(texts: Iterable[str], lines: RecordLines) -> bytes:
     try:
         return whole.encode(lines.encoding, errors="replace")
     except LookupError as error:
-        msg = f"encoding {lines.encoding!r} is Java's alone: read the records from the quarantined rows"
+        msg = f"encoding {lines.encoding!r} is Java's alone: read the records from their sink"
         raise ConfigError(msg) from error
 
 

@@ -1,4 +1,4 @@
-"""The rows that a run has quarantined, read from the published files of its sinks, without Spark."""
+"""The quarantined rows of a run, read from the published files of its sinks, without Spark."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _read(folder: str, path: str) -> Iterator[Row]:
 
 def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[Row]:
     if not where.endswith(kind) or not kind:
-        msg = f"{where}: quarantined rows are read from files of Parquet, ORC, and JSON or CSV as text"
+        msg = f"{where}: quarantined rows are read from Parquet, ORC, and JSON or CSV as text"
         raise ConfigError(msg)
     if kind == "json":
         yield from map(read_json, data.splitlines())  # of a text, those of Unicode end lines, too

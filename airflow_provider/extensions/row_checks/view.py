@@ -1,4 +1,4 @@
-"""The tab "Quarantined rows": how many rows each run has quarantined, with some of the newest ones."""
+"""The tab "Quarantined rows": how many each run has, with some of the newest ones."""
 
 from __future__ import annotations
 

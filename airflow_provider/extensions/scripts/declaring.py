@@ -21,7 +21,7 @@ from airflow_provider.extensions.scripts.mapping import (
 )
 from airflow_provider.runtime.api.sinks import OnePhaseSink, VisibleSink
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.errors.ways_out import PACKAGES, of_caller, set_conf, set_until
+from airflow_provider.runtime.errors.fixes import PACKAGES, of_caller, set_conf, set_until
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.taken_checkpoints import taken_twice
@@ -228,8 +228,8 @@ class Declaring:
             if key in self._given or key == "spark.app.name" or has.get(key) == value:
                 continue
             if key == _MASTER:
-                way_out = of_caller(f"give the run --master {value}", f"connect to {value}")
-                self.ignore(f"{key}={value}", f"Spark runs already; {way_out}")
+                fix = of_caller(f"give the run --master {value}", f"connect to {value}")
+                self.ignore(f"{key}={value}", f"Spark runs already; {fix}")
                 continue
             if _CATALOG.fullmatch(key) and not has_class(session, value):
                 package = set_conf(PACKAGES, "…")

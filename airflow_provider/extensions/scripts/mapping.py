@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.extensions import WRITER_SINKS, load_known
 from airflow_provider.runtime.base.names import UNSAFE, name_of
 from airflow_provider.runtime.errors.explanation import place_of
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.fixes import set_option
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
 from airflow_provider.runtime.sinks.spark_sink import (
     ForeachSink,
@@ -78,7 +78,7 @@ def is_bounded(until: str | None, trigger: tuple[str, Any] | None) -> bool:
 
 
 def refusals_of(calls: WriterCalls) -> list[str]:
-    """Return the calls that are not supported, each with the way out."""
+    """Return the calls that are not supported, each with the fix."""
     found = []
     if calls.trigger is not None and calls.trigger[0] in _NOT_MICRO_BATCHES:
         found.append(

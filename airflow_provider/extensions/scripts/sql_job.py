@@ -25,8 +25,8 @@ from airflow_provider.extensions.scripts.mapping import (
 )
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.fixes import set_conf, set_param
 from airflow_provider.runtime.errors.redaction import redact
-from airflow_provider.runtime.errors.ways_out import set_conf, set_param
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, KAFKA_FORMATS
 from airflow_provider.runtime.sinks.files import FORMATS
 from airflow_provider.runtime.spark.versions import class_named, dataset_class, explain_syntax
@@ -349,7 +349,7 @@ def fill(text: str, params: Mapping[str, object]) -> str:
         for found in _VARIABLE.finditer(part):
             line = text.count("\n", 0, match.start() + found.start())
             if is_set or not is_place:
-                raise ParameterError(_way_out(found[1], is_set=is_set), line)
+                raise ParameterError(_fix(found[1], is_set=is_set), line)
             _check_value(found[1], params[found[1]], line)
         parts.append(_VARIABLE.sub(lambda found: str(params[found[1]]), part))
         if part == "(" and (depth or before.upper() in _OPTIONS):
@@ -359,7 +359,7 @@ def fill(text: str, params: Mapping[str, object]) -> str:
     return "".join(parts)
 
 
-def _way_out(name: str, *, is_set: bool) -> str:
+def _fix(name: str, *, is_set: bool) -> str:
     text = f"${{{name}}}"
     if ":" in name:
         return (

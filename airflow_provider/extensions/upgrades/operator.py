@@ -25,11 +25,11 @@ from airflow_provider.runtime.jobdir.run_spec import check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
     Version,
+    active_version,
     check_may_begin,
     read_upgrade,
     rejection_of,
     upgrade_id,
-    version_in_force,
 )
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
@@ -48,7 +48,7 @@ class SparkUpgradeOperator(DriverOperator):
     """Put a new version of a running stream in the place of the old one, or leave the old one.
 
     A driver checks the new version against the state of the old one, stops the old one with a
-    savepoint, starts the new version from it and watches it for *probation*; ``spark-stream
+    savepoint, starts the new version from it and watches it for *trial_period*; ``spark-stream
     upgrade`` does the same. The task decides from the job directory alone, as
     :class:`.SparkStreamingOperator` does: a retry or a clear continues with the last recorded step,
     and adopts a driver that is alive.
@@ -68,7 +68,7 @@ class SparkUpgradeOperator(DriverOperator):
         follow_upgrades: *job_dir* is the directory in which the job began: the version that runs is
             the one to which accepted upgrades have led from there.
         params: parameters of the new version; templated.
-        probation: how long the new version is watched.
+        trial period: how long the new version is watched.
         progress_timeout: how long it may commit nothing while it has input.
         stop_timeout: how long the old version may take to stop.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
@@ -105,7 +105,7 @@ class SparkUpgradeOperator(DriverOperator):
         new_job_dir: str,
         follow_upgrades: bool = False,
         params: Mapping[str, Any] | None = None,
-        probation: str | float = "10 minutes",
+        trial_period: str | float = "10 minutes",
         progress_timeout: str | float = "2 minutes",
         stop_timeout: str | float = "10 minutes",
         **arguments: Unpack[DriverArguments],
@@ -122,7 +122,7 @@ class SparkUpgradeOperator(DriverOperator):
         self.job_params = own_params(params)
         check_secret_params(self.job_params, self.secret_params)
         self.trial: dict[str, Any] = {
-            "probation_s": parse_duration(probation, name="probation"),
+            "trial_period_s": parse_duration(trial_period, name="trial_period"),
             "progress_timeout_s": parse_duration(progress_timeout, name="progress_timeout"),
             "stop_timeout_s": parse_duration(stop_timeout, name="stop_timeout"),
         }
@@ -131,7 +131,7 @@ class SparkUpgradeOperator(DriverOperator):
     def _choose_version(self, version: Mapping[str, str] | None, context: Context) -> None:
         if self.follow_upgrades:
             first = Version(self.job_dir, self.job, "")
-            self.job_dir = version_in_force(first, before=self.new_job_dir).job_dir
+            self.job_dir = active_version(first, before=self.new_job_dir).job_dir
 
     def _run_id(self, context: Context) -> str:
         return upgrade_id(open_storage(self.new_job_dir).url)

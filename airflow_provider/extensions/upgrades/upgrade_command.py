@@ -35,7 +35,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 
 def upgrade(asked: UpgradeSpec, *, spark: SparkSession | None = None, command: str = "") -> int:
-    """Upgrade a job, drive the version that is in force, and print how it ended.
+    """Upgrade a job, drive the version that is active, and print how it ended.
 
     *command* continues it in a shell; without one the old version is left to its task.
     """
@@ -56,7 +56,7 @@ def upgrade(asked: UpgradeSpec, *, spark: SparkSession | None = None, command: s
         final = Upgrade(
             asked.job_dir,
             asked.new_version(),
-            Trial(asked.probation_s, Limits(asked.progress_timeout_s), asked.stop_timeout_s),
+            Trial(asked.trial_period_s, Limits(asked.progress_timeout_s), asked.stop_timeout_s),
             spark=session,
             stop=stop,
             on_progress=on_progress,

@@ -38,7 +38,7 @@ class UpgradeSpec(RunOptions, DriverSpec):
         job_dir: the directory of the version that runs; all else of the run is the new version's.
         mode: decided by the upgrade, and so no option of it; the same of *replayable_runs*.
         to: the new version's directory.
-        probation_s: how long the new version is watched.
+        trial_period_s: how long the new version is watched.
         progress_timeout_s: how long it may commit nothing while it has input.
         stop_timeout_s: how long the old version may take to stop.
     """
@@ -54,11 +54,11 @@ class UpgradeSpec(RunOptions, DriverSpec):
         required=True,
         metavar="NEW_JOB_DIR",
     )
-    probation_s: Seconds = option(
-        "--probation",
+    trial_period_s: Seconds = option(
+        "--trial-period",
         "how long the new version is watched (default: 10 minutes)",
         default=600.0,
-        argument="probation",
+        argument="trial_period",
         **SECONDS,
     )
     progress_timeout_s: Seconds = option(

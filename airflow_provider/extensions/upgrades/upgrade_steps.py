@@ -1,4 +1,4 @@
-"""The steps of an upgrade, their records and the lease; the probation. No Spark."""
+"""The steps of an upgrade, their records and the lease; the trial period. No Spark."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ MOST_BATCHES: Final = 90
 class Trial:
     """How a new version is tried: for how long, within which limits."""
 
-    probation_s: float
+    trial_period_s: float
     limits: Limits
     stop_timeout_s: float
 
 
 @dataclasses.dataclass(frozen=True)
-class Probation:
+class TrialPeriod:
     """The observations of a trial so far; pure."""
 
     trial: Trial
@@ -67,7 +67,7 @@ class Probation:
 
     def after(
         self, queries: Mapping[str, QuerySample], *, report: str, now_s: float
-    ) -> tuple[Probation, str | None]:
+    ) -> tuple[TrialPeriod, str | None]:
         sample = DriverSample(0, "this machine", report, queries)
         health, problem = self.health.after(sample, self.trial.limits, now_s)
         known = dataclasses.replace(self, health=health)
@@ -75,7 +75,7 @@ class Probation:
             query = f"query {problem.query!r}: " if problem.query is not None else ""
             return known, f"{query}{problem.reason}"
         batches = max((q.committed - self._begin(n) for n, q in queries.items()), default=0)
-        if now_s - self.began_s < self.trial.probation_s and batches < MOST_BATCHES:
+        if now_s - self.began_s < self.trial.trial_period_s and batches < MOST_BATCHES:
             return known, None
         silent = [
             name
@@ -84,7 +84,8 @@ class Probation:
         ]
         if silent:
             return known, (
-                f"query {silent[0]!r} has committed no batch in {self.trial.probation_s:g} seconds"
+                f"query {silent[0]!r} has committed no batch in {self.trial.trial_period_s:g} "
+                "seconds"
             )
         return known, ""
 
@@ -175,14 +176,14 @@ class UpgradeSteps(abc.ABC):
         return self.record.is_accepted
 
     def accept(self) -> None:
-        """Record that the new version is in force, while it is driven.
+        """Record that the new version is active, while it is driven.
 
         After an OSError it is not known whether that was recorded; the same call finds out.
         """
         failpoints.hit("upgrade.decided")
         self._put(self.record.after(UpgradeStep.ACCEPTED))
         failpoints.hit("upgrade.accepted")
-        log.info("%s: the version in %s is in force", self._directory.url, self._new.url)
+        log.info("%s: the version in %s is active", self._directory.url, self._new.url)
 
     def _go_on(self) -> FinalCheckpoint | None:
         if self.record.step is UpgradeStep.STOPPING:

@@ -14,7 +14,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.upgrades.upgrade_steps import Probation, Trial, UpgradeSteps
+from airflow_provider.extensions.upgrades.upgrade_steps import Trial, TrialPeriod, UpgradeSteps
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.driver.initial_state import starting_point
@@ -32,7 +32,7 @@ from airflow_provider.runtime.errors import (
     StopNotYetError,
     UnknownJobError,
 )
-from airflow_provider.runtime.errors.ways_out import addressing
+from airflow_provider.runtime.errors.fixes import addressing
 from airflow_provider.runtime.jobdir.end_of_input import draining_run
 from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 _READ_BY_OLD: Final = (
     "and the old version has to read it if the new one is rejected; leave cleanSource out, and "
-    "start the version with it again when it is in force: what it has read until then stays"
+    "start the version with it again when it is active: what it has read until then stays"
 )
 
 
@@ -118,11 +118,11 @@ class Upgrade(UpgradeSteps):
         self._signal = stop
         self._stop_of_trial = _StopOfTrial(stop)
         self._on_progress = on_progress
-        self._probation: Probation | None = None
+        self._trial_period: TrialPeriod | None = None
         self._reason: str | None = None
 
     def run(self) -> FinalCheckpoint:
-        """Upgrade the job, and drive the version in force; return its final checkpoint.
+        """Upgrade the job, and drive the active version; return its final checkpoint.
 
         Raises:
             ConfigError: such an upgrade is not possible; the old version was not touched.
@@ -261,7 +261,7 @@ class Upgrade(UpgradeSteps):
             return " ".join(str(error).split())
         if self.has_accepted():
             return final
-        return f"its run ended before its probation did ({final.outcome})"
+        return f"its run ended before its trial period did ({final.outcome})"
 
     def _watching(self, begins: Mapping[str, int]) -> OnProgress:
         def look(progress: ProgressRecord) -> None:
@@ -277,12 +277,12 @@ class Upgrade(UpgradeSteps):
 
     def _look(self, progress: ProgressRecord, begins: Mapping[str, int]) -> None:
         now_s = self._clock.monotonic()
-        probation = self._probation or Probation(self._trial, begins, now_s)
+        trial_period = self._trial_period or TrialPeriod(self._trial, begins, now_s)
         queries = {
             name: sample_query(self._new, name, reported.get("backlog"))
             for name, reported in progress.queries.items()
         }
-        self._probation, decision = probation.after(queries, report=progress.at, now_s=now_s)
+        self._trial_period, decision = trial_period.after(queries, report=progress.at, now_s=now_s)
         if decision:
             self._reason = decision
             self._stop_of_trial.set()

@@ -30,7 +30,7 @@ export function Overview({ task, overview, params, go }) {
 
 const UPGRADES = {
   stopping: "An upgrade is under way: this version is stopped, and then the one in",
-  trial: "An upgrade is under way: on probation is the version in",
+  trial: "An upgrade is under way: on trial is the version in",
   accepted: "Another version has taken over, and this one does not start any more. It is in",
   rejected: "An upgrade was rejected, and what it has written is being reverted. Its version is in",
   "rolled back": "An upgrade was rejected, and this version goes on. The other one is in",
@@ -105,7 +105,7 @@ function queriesOf({ progress, final, does }) {
       batch: (end ? end.batch_id : last.batch) ?? null,
       backlog: (end ? null : last.backlog) ?? {},
       idle: (end ? null : last.idle) ?? [],
-      pacing: end || !last.pacing ? null : pacingOf(last.pacing),
+      batch_sizing: end || !last.batch_sizing ? null : batchSizingOf(last.batch_sizing),
       sources: (now.sources ?? []).map((part) => partOf(part, end)),
       operators: (now.operators ?? []).map((part) => ({ ...partOf(part, end), ...operatorOf(part, does, bound) })),
       sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} ${part.keeps ? "quarantined rows" : "rows"}` : null })),
@@ -130,7 +130,7 @@ function operatorOf({ name, id, kind, state_rows: rows, late_rows: late, ignored
   return { name: hasName ? name : `${action} (${number})`, detail: facts.filter(Boolean).join(", ") || null };
 }
 
-function pacingOf({ decision, reason, target_s: target, sources }) {
+function batchSizingOf({ decision, reason, target_s: target, sources }) {
   const limits = Object.entries(sources).map(([name, { limit, unit }]) => `${whole(limit)} ${unit} of ${name}`);
   return `${decision}: ${reason} (target ${target} s)${limits.length ? `; a batch reads ${limits.join(", ")}` : ""}`;
 }
@@ -154,7 +154,7 @@ function Query({ query, go }) {
       <${Column} title="Sinks" parts=${query.sinks} none=${query.batch === null ? "nothing is committed yet" : `batch ${query.batch}`} />
     </div>
     <${RowCounts} counts=${query.rowCounts} name=${query.name} go=${go} />
-    ${query.pacing ? html`<p className="ss-muted">Batch size ${query.pacing}</p>` : null}
+    ${query.batch_sizing ? html`<p className="ss-muted">Batch size ${query.batch_sizing}</p>` : null}
   </section>`;
 }
 

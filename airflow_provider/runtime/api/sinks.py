@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -193,7 +193,7 @@ class NamedSink(Protocol):
             output_mode: Spark's: ``append``, ``update`` or ``complete``.
 
         Raises:
-            ConfigError: the message names the thing and the way out.
+            ConfigError: the message names the thing and the fix.
         """
 
 
@@ -382,7 +382,7 @@ class ShapedSink(Protocol):
         """Refuse columns, types or an output mode that the sink never takes.
 
         Raises:
-            ConfigError: the message names the thing and the way out.
+            ConfigError: the message names the thing and the fix.
         """
 
 
@@ -423,7 +423,7 @@ def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointEr
     msg = (
         f"{name}: epoch {epoch.epoch} of query {epoch.query!r} is not there, but epoch {last}, "
         "which came after it, is: its rows were left out, and cannot be put before rows that are "
-        f"published; rewind the run and run it again, or {START_OVER}"
+        f"published; rewind the run and run it again, or {FROM_SCRATCH}"
     )
     return CheckpointError(msg)
 
@@ -433,7 +433,7 @@ def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDoc
     msg = (
         f"{name}: the record of epoch {epoch.epoch} of query {epoch.query!r} names {what!r}, which "
         "is not what this sink stages for that epoch; nothing there was touched: put the record "
-        f"back as it was, or {START_OVER}"
+        f"back as it was, or {FROM_SCRATCH}"
     )
     return CorruptDocumentError(msg)
 
@@ -444,17 +444,17 @@ def lost_commit_error(name: str, query_id: str, epoch: int) -> CheckpointError:
         f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
         "the place has lost a confirmed commit, as a failover to a standby that was behind does, "
         "or was restored to an earlier time; rewind the run and run it again, "
-        f"or {START_OVER}"
+        f"or {FROM_SCRATCH}"
     )
     return CheckpointError(msg)
 
 
 @contextlib.contextmanager
 def reading(name: str, committable: Committable) -> Iterator[None]:
-    """Turn errors from a committable's missing or mistyped members into a clear one.
+    """Turn errors from a committable's missing or mistyped fields into a clear one.
 
     Raises:
-        CorruptDocumentError: a member is missing, or of another type.
+        CorruptDocumentError: a field is missing, or of another type.
     """
     try:
         yield

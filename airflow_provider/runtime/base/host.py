@@ -106,7 +106,7 @@ def _is_unused(pid: int) -> bool:
     """Whether no process, of any user, has that number now."""
     try:
         os.kill(pid, 0)  # sends nothing
-    except (OSError, OverflowError) as error:  # without the right to signal it there is one
+    except (OSError, OverflowError) as error:  # without the permission to signal it there is one
         return isinstance(error, ProcessLookupError)
     return False
 

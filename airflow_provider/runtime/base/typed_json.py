@@ -3,7 +3,7 @@
 Understood are ``str``, ``bool``, ``int`` (64 bits, never a boolean), ``float`` (finite), ``None``,
 ``datetime`` (ISO 8601 with its zone), ``Any`` (JSON, not deeper than :data:`DEEPEST`), ``Literal``,
 enums, ``list``, ``dict`` and ``Mapping`` by text, tuples, named tuples, unions, frozen dataclasses
-and ``TypedDict``, each inside the other. ``Annotated`` adds a :class:`Check`. Unknown members are
+and ``TypedDict``, each inside the other. ``Annotated`` adds a :class:`Check`. Unknown fields are
 ignored.
 """
 
@@ -44,10 +44,10 @@ class Mismatch(Exception):  # noqa: N818 - it never leaves this package's reader
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(expected, found)
-        self.member, self.expected, self.found = "", expected, found
+        self.field, self.expected, self.found = "", expected, found
 
     def __str__(self) -> str:
-        where = f"{self.member.removeprefix('.')}: " if self.member else ""
+        where = f"{self.field.removeprefix('.')}: " if self.field else ""
         return f"{where}expected {self.expected}, found {self.found}"
 
 
@@ -134,7 +134,7 @@ def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
     """Return values of JSON; ValueError if not JSON, too large, or deeper than ``2 * DEEPEST``.
 
     A text may have half of a character, as Python reads the name of a file that is no Unicode. The
-    name of a member may not: JSON libraries that write it again fail.
+    name of a field may not: JSON libraries that write it again fail.
     """
     if len(text) > at_most_bytes:
         msg = f"{len(text)} bytes, more than {at_most_bytes}"
@@ -146,7 +146,7 @@ def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
     if _is_deeper(raw, 2 * DEEPEST):
         raise ValueError(_TOO_DEEP)
     if _has_broken_name(raw):
-        msg = "the name of a member has half of a character"
+        msg = "the name of a field has half of a character"
         raise ValueError(msg)
     return raw
 
@@ -217,7 +217,7 @@ def _reader(kind: Any) -> Reader:
             return _named_tuple(kind)
         if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
             return _record(kind)
-    msg = f"{kind!r} is no type of a document's member"
+    msg = f"{kind!r} is no type of a document's field"
     raise TypeError(msg)
 
 
@@ -226,7 +226,7 @@ def _no(raw: Any, expected: str) -> Mismatch:
 
 
 def _within(problem: Mismatch, step: str) -> Mismatch:
-    problem.member = step + problem.member
+    problem.field = step + problem.field
     return problem
 
 
@@ -322,8 +322,8 @@ def _union(*kinds: Any) -> Reader:
                 return reader(raw)
             except Mismatch as problem:
                 problems.append(problem)
-        deepest = max(problems, key=lambda problem: len(problem.member))
-        if not deepest.member:
+        deepest = max(problems, key=lambda problem: len(problem.field))
+        if not deepest.field:
             deepest.expected = " or ".join(
                 [problem.expected for problem in problems] + ["null"] * allows_none
             )

@@ -141,7 +141,7 @@ def finish_states_of(
 def finish_state_of(
     above: Collection[str | None], ended: Collection[str | None], *, drained: bool
 ) -> FinishState:
-    """Return the finish state of an operator from the sources above it and those that have ended."""
+    """Return an operator's finish state from the sources above it and those that have ended."""
     left = [name for name in above if name not in ended]
     if not left and drained:
         return FinishState.FINISHED

@@ -19,7 +19,7 @@ from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry, sha256
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -197,7 +197,7 @@ def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
     msg = (
         f"{checkpoint.url}/{path}: was replaced after its batch had run, by a late write of an "
         "earlier driver or by hand, so a restart could read rows twice or lose them; restore a "
-        f"savepoint ('spark-stream savepoint restore'), or {START_OVER}"
+        f"savepoint ('spark-stream savepoint restore'), or {FROM_SCRATCH}"
     )
     raise CheckpointError(msg)
 

@@ -65,7 +65,7 @@ class _Commit(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class OffsetEntry:
-    """One entry of the offset log: its lines; unknown members of the metadata are kept."""
+    """One entry of the offset log: its lines; unknown fields of the metadata are kept."""
 
     version: str
     metadata: dict[str, Any]

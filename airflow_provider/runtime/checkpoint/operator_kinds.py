@@ -34,7 +34,7 @@ class WaitingRows(NamedTuple):
     Attributes:
         options: of Spark's state reader; None for all rows, which Spark reports with a batch.
         where: the waiting rows among them, in SQL; None for all.
-        way_out: what the job may lack where no watermark flushes them; empty for nothing known.
+        fix: what the job may lack where no watermark flushes them; empty for nothing known.
         fires_at: the column with the time at which the user's callback is called for a row, which
             may then register another one; empty for rows without a callback.
     """
@@ -42,7 +42,7 @@ class WaitingRows(NamedTuple):
     what: str
     options: Mapping[str, str] | None = None
     where: str | None = None
-    way_out: str = ""
+    fix: str = ""
     fires_at: str = ""
 
 
@@ -85,7 +85,7 @@ _TIMEOUTS: Final = {
             "timeouts",
             {},
             where="value.timeoutTimestamp >= 0",
-            way_out=_SET_EARLIER,
+            fix=_SET_EARLIER,
             fires_at="value.timeoutTimestamp",
         ),
     )
@@ -100,7 +100,7 @@ _TIMERS: Final = {
         WaitingRows(
             "timers",
             {"readRegisteredTimers": "true"},
-            way_out=_SET_EARLIER,
+            fix=_SET_EARLIER,
             fires_at="expiration_timestamp_ms",
         ),
     )

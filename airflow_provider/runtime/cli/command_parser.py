@@ -114,7 +114,7 @@ def add_job_dir(
     only_reads: bool = False,
     **argument: Any,
 ) -> None:
-    """Add the address of a job to a command, which is then about the version in force.
+    """Add the address of a job to a command, which is then about the active version.
 
     If an upgrade's record is damaged, a command that *only_reads* shows the directory itself; any
     other is refused. *argument* is argparse's own, over :data:`JOB_DIR`.
@@ -126,20 +126,20 @@ def add_job_dir(
 
 
 def follow_upgrades(arguments: argparse.Namespace) -> None:
-    """Replace the address on the command line by that of the version in force, and say so."""
+    """Replace the address on the command line by that of the active version, and say so."""
     name = getattr(arguments, "addressed", None)
     given = getattr(arguments, name) if name is not None else None
     if name is None or given is None or arguments.this_version:
         return
     from airflow_provider.runtime.jobdir.identity import check_format
     from airflow_provider.runtime.jobdir.layout import directory_at
-    from airflow_provider.runtime.jobdir.upgrade_record import directory_in_force
+    from airflow_provider.runtime.jobdir.upgrade_record import active_directory
 
     # Where the identity is damaged there is nothing to show, and one line says so.
     with contextlib.suppress(PermissionError):
         check_format(directory_at(given).storage)
     try:
-        found = directory_in_force(given, run_id=getattr(arguments, "run_id", None))
+        found = active_directory(given, run_id=getattr(arguments, "run_id", None))
     except PermissionError:  # the command itself says what cannot be read
         return
     except CorruptDocumentError as error:
@@ -302,7 +302,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "cancel": (_JOB,),
     "cleanup": (_JOB,),
     "upgrade": (
-        f"{_JOB} --entry flights_2.py:daily_delays --to {_JOB}_2 --probation '10 minutes'",
+        f"{_JOB} --entry flights_2.py:daily_delays --to {_JOB}_2 --trial-period '10 minutes'",
     ),
     "rewind": (
         f"{_JOB} manual-20261123T010005-1a2b3c",

@@ -23,7 +23,7 @@ from airflow_provider.runtime.cli.command_parser import (
 from airflow_provider.runtime.cli.output import live_progress, print_json
 from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError
-from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import open_job_directory

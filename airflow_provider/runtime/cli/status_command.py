@@ -199,7 +199,7 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
 def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
     try:
         newest = newest_upgrade(directory)
-        # Without one, this version may be the new one of another's upgrade, on probation.
+        # Without one, this version may be the new one of another's upgrade, on trial.
         found = (directory, newest) if newest is not None else upgrade_over(directory)
         if found is None:
             return None
@@ -316,20 +316,21 @@ def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
 def _open_lines(run: dict[str, Any]) -> Iterator[str]:
     progress = run["progress"] or {}
     yield from batch_lines(run["batches"] or {}, progress)
-    yield from _pacing_lines(progress)
+    yield from _batch_sizing_lines(progress)
 
 
-def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
+def _batch_sizing_lines(progress: dict[str, Any]) -> Iterator[str]:
     for name, query in progress.get("queries", {}).items():
-        pacing = query.get("pacing")
-        if pacing is None:
+        batch_sizing = query.get("batch_sizing")
+        if batch_sizing is None:
             continue
-        limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in pacing["sources"].items()]
-        took = pacing["last_batch_s"]
+        limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in batch_sizing["sources"].items()]
+        took = batch_sizing["last_batch_s"]
         took_text = "" if took is None else f"the last batch took {took:.1f} s, "
         yield (
-            f"{name}: {took_text}target {pacing['target_s']:g} s, {pacing['decision']}: "
-            f"{pacing['reason']}" + (f"; a batch reads {', '.join(limits)}" if limits else "")
+            f"{name}: {took_text}target {batch_sizing['target_s']:g} s, "
+            f"{batch_sizing['decision']}: {batch_sizing['reason']}"
+            + (f"; a batch reads {', '.join(limits)}" if limits else "")
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
-from airflow_provider.runtime.errors.ways_out import of_caller, set_option
+from airflow_provider.runtime.errors.fixes import of_caller, set_option
 from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
 from airflow_provider.runtime.jobdir.identity import BootstrapPurpose, IdentityRecord
 from airflow_provider.runtime.jobdir.journal import Journal

@@ -16,7 +16,7 @@ from airflow_provider.runtime.checkpoint.topology import (
     side_by_side,
 )
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import keep_position, set_option
+from airflow_provider.runtime.errors.fixes import keep_position, set_option
 from airflow_provider.runtime.jobdir.datasets import ReadLocation
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
@@ -122,7 +122,7 @@ def _operators_of(topology: Topology) -> str:
 
 
 _MOST_NAMED = 3
-WAYS_OUT = (
+FIXES = (
     "Declare it as it was, give the query another name, which reads all its input again, make "
     "its state again from history (spark-stream state bootstrap)"
 )
@@ -172,7 +172,7 @@ class ChangedQueries:
             queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
             msg = (
                 f"{where}: results of two jobs would be mixed, because the state was made by "
-                f"another one: {queries}. {WAYS_OUT}, or continue with it, so "
+                f"another one: {queries}. {FIXES}, or continue with it, so "
                 f"that the output has both ({set_option('allow_mixed_results')})"
             )
             raise ConfigError(msg)

@@ -9,7 +9,7 @@ from airflow_provider.runtime.api.sinks import KeyedSink, VisibleSink
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.jobdir.run_options import COUNT, QUARANTINE, WAIT
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.query import upstream_of

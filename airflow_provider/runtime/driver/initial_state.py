@@ -10,7 +10,7 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.driver.compatibility import (
-    WAYS_OUT,
+    FIXES,
     ChangedQueries,
     Declared,
     StoredQuery,
@@ -20,9 +20,9 @@ from airflow_provider.runtime.driver.compatibility import (
     stored_query,
 )
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.errors.ways_out import (
+from airflow_provider.runtime.errors.fixes import (
+    FROM_SCRATCH,
     RESTORE_ELSEWHERE,
-    START_OVER,
     of_caller,
     set_option,
 )
@@ -72,7 +72,7 @@ class StartingPoint:
     """The savepoint *url* that a job begins from; None: the state in its own directory.
 
     With *allow_non_restored* it begins even if the queries differ; a query that the savepoint does
-    not have, or that does not fit it, starts over. With *allow_mixed_results* it continues even
+    not have, or that does not fit it, is reset. With *allow_mixed_results* it continues even
     with a state that another job has made. *partitions* spreads the state, by *make_repartition*.
     """
 
@@ -124,7 +124,7 @@ class StartingPoint:
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
 
-        A job that has begun resumes; queries that cannot resume start over, if that is allowed.
+        A job that has begun resumes; queries that cannot resume are reset, if that is allowed.
         Their output stays.
 
         Crash safety: calling it again completes it.
@@ -132,7 +132,7 @@ class StartingPoint:
         Restores(self._directory).remove_left()
         restore = Restore(self._directory, fence, clock, input=self._input)
         if self._url is None or self._has_begun():
-            self._start_over(restore)
+            self._reset(restore)
             return
         with pinned_savepoint(self._url, clock, self._directory.url) as savepoint:
             lineage = savepoint.record.lineage
@@ -147,14 +147,14 @@ class StartingPoint:
             return None
         return self._make_repartition()
 
-    def _start_over(self, restore: Restore) -> None:
+    def _reset(self, restore: Restore) -> None:
         unfinished = self._unfinished()
         if unfinished is not None and self._allow_non_restored:
             restore.finish(unfinished, None)
         self._check_open()
         incompatible = self._find_incompatible(stored_query(self._directory))
         for why in incompatible.values():
-            log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
+            log.warning("%s: %s; it is reset, without its state", self._directory.url, why)
         if incompatible:
             restore.run(RestoreSettings(None, dict.fromkeys(incompatible, ""), keep_outputs=True))
 
@@ -228,11 +228,11 @@ class StartingPoint:
             if not self._allow_non_restored:
                 msg += (
                     ". Its state and positions would go to the wrong ones: declare it as it was, "
-                    "or let it start over, without its state "
+                    "or let it be reset, without its state "
                     f"({set_option('allow_non_restored_state')})"
                 )
                 raise ConfigError(msg)
-            log.warning("%s; it starts over, without its state", msg)
+            log.warning("%s; it is reset, without its state", msg)
             names[query.name] = ""
         self._changes.check(savepoint.url, [name for name, theirs in names.items() if not theirs])
         return names
@@ -258,9 +258,9 @@ class StartingPoint:
         if incompatible and not self._allow_non_restored:
             msg = (
                 f"{where}: the job cannot continue as it is declared now: "
-                f"{'; '.join(incompatible.values())}. {WAYS_OUT}, let what does not fit "
-                "start over, without its state and beside what it has written "
-                f"({set_option('allow_non_restored_state')}), or {START_OVER}"
+                f"{'; '.join(incompatible.values())}. {FIXES}, let what does not fit "
+                "be reset, without its state and beside what it has written "
+                f"({set_option('allow_non_restored_state')}), or {FROM_SCRATCH}"
             )
             raise ConfigError(msg)
         self._changes.check(where, incompatible)
@@ -414,7 +414,7 @@ def _check_none_new(directory: JobDirectory, named: Mapping[str, Storage]) -> No
             f"{directory.url}: query {name!r} is new in a job that has begun, and the checkpoint "
             f"{place.url} is taken over only when a job begins, so the query would write again "
             "what plain Spark has written; leave the checkpoint out, so that the query reads and "
-            f"writes all of its input again, or {START_OVER}"
+            f"writes all of its input again, or {FROM_SCRATCH}"
         )
         raise ConfigError(msg)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import LocatedSink, MarkedSink, Writer
 from airflow_provider.runtime.errors import ConfigError, redaction
-from airflow_provider.runtime.errors.ways_out import of_caller
+from airflow_provider.runtime.errors.fixes import of_caller
 from airflow_provider.runtime.jobdir.identity import (
     check_writers,
     identity_of,
@@ -121,11 +121,11 @@ def check_names_and_places(queries: Sequence[QueryDefinition]) -> None:
     if not secrets:
         return
     for query in queries:
-        for what, text, way_out in _clear_texts(query):
+        for what, text, fix in _clear_texts(query):
             if (name := secrets.find(text)) is not None:
                 msg = (
                     f"query {secrets.redact(query.name)!r}: {what} has the value of the secret "
-                    f"parameter {name!r}, and is stored and shown; {way_out}"
+                    f"parameter {name!r}, and is stored and shown; {fix}"
                 )
                 raise ConfigError(msg)
         _check_keys(query)

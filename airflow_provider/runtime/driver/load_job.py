@@ -40,8 +40,8 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import definition_of, line_of
+from airflow_provider.runtime.errors.fixes import Form, set_option
 from airflow_provider.runtime.errors.refusals import Refusals
-from airflow_provider.runtime.errors.ways_out import Form, set_option
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import open_job_directory

@@ -123,7 +123,7 @@ class QueryOpener:
         self._advise(query, logs)
         epochs = self._epochs_of(query, logs)
         epochs.recover(held_back.batch if held_back is not None else None)
-        target_s = self.spec.pacing_s(self.job.plan.until)
+        target_s = self.spec.batch_sizing_s(self.job.plan.until)
         return RunningQuery(
             query,
             checkpoint=spark_url(place.url),

@@ -176,7 +176,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
         "backlog": backlog_of(spark.get("sources", []), query.unread_files()),
         "tasks": query.tasks(),
-        "pacing": query.pacing(),
+        "batch_sizing": query.batch_sizing(),
         "idle": query.idle_sources(),
         "sources": [
             each for each in finish_states.described_sources() if not is_marker(each["name"])
@@ -295,7 +295,7 @@ class _QueryHistory:
 
 def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
     """Return a batch's entry in the history."""
-    spark, pacing = report.progress, report.pacing or {}
+    spark, batch_sizing = report.progress, report.batch_sizing or {}
     operators = spark.get("stateOperators")  # None in a report that is not Spark's
     times = {phase: ms for phase, ms in spark.get("durationMs", {}).items() if ms > 0}
     watermark = spark.get("eventTime", {}).get("watermark")
@@ -317,9 +317,10 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
         state_rows=_sum(operators, "numRowsTotal"),
         state_bytes=_sum(operators, "memoryUsedBytes"),
         backlog=report.backlog(),
-        limits={name: each["limit"] for name, each in pacing.get("sources", {}).items()} or None,
-        decision=pacing.get("decision"),
-        reason=pacing.get("reason"),
+        limits={name: each["limit"] for name, each in batch_sizing.get("sources", {}).items()}
+        or None,
+        decision=batch_sizing.get("decision"),
+        reason=batch_sizing.get("reason"),
     )
 
 

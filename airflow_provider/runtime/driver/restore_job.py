@@ -115,7 +115,7 @@ def restore_job(
     _check_claim_mode(claim_mode)
     check_partitions(partitions)
     with refusing(job_dir, "read"):
-        _check_in_force(directory := open_job_directory(job_dir))
+        _check_active(directory := open_job_directory(job_dir))
     if (before := _claimed_before(directory, savepoint_url)) is not None:
         collect_leftover(savepoint_url, clock=clock)
         return before
@@ -192,7 +192,7 @@ def rewind_job(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
-    _check_in_force(directory, run_id)
+    _check_active(directory, run_id)
     later = runs_since(directory, run_id)
     _check_whole(directory, run_id)
     if not with_later:
@@ -317,13 +317,13 @@ def _leased(
             observer=observer,
         )
     with lease:
-        _check_in_force(directory, rewinds)
+        _check_active(directory, rewinds)
         relocate(directory, lease, clock)
         yield lease
 
 
-def _check_in_force(directory: JobDirectory, rewinds: str | None = None) -> None:
-    """Refuse to set back a version on probation, or one from whose rows another continues."""
+def _check_active(directory: JobDirectory, rewinds: str | None = None) -> None:
+    """Refuse to set back a version on trial, or one from whose rows another continues."""
     upgrade = upgrade_over(directory, rewinds)
     if upgrade is not None:
         raise ConfigError(describe_version(*upgrade))

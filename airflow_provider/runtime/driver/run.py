@@ -17,7 +17,7 @@ from airflow_provider.runtime.driver.load_job import check_before_cleanup, endle
 from airflow_provider.runtime.driver.open_queries import check_begin
 from airflow_provider.runtime.driver.records import run_record
 from airflow_provider.runtime.entry_point import form_of, is_program, load_before_spark
-from airflow_provider.runtime.errors.ways_out import addressing, words
+from airflow_provider.runtime.errors.fixes import addressing, words
 from airflow_provider.runtime.jobdir.layout import neighbour_lines, open_job_directory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
 from airflow_provider.runtime.jobdir.run_commit import verify_final

@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors.explanation import Explanation
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class SparkStreamError(Exception):
 
 
 class ConfigError(SparkStreamError, ValueError):
-    """The request cannot be met; the message names the thing and the way out."""
+    """The request cannot be met; the message names the thing and the fix."""
 
     exit_code = EXIT_USAGE
 
@@ -247,7 +247,7 @@ class LateRowsError(SparkStreamError):
             return (
                 f"{late}late='wait' holds the watermark where the run began, and these rows are "
                 "before that (or before 1970); use late='count', which drops such rows and counts "
-                f"them, or {START_OVER}"
+                f"them, or {FROM_SCRATCH}"
             )
         return (
             f"{late}Accepted are {self.limit}; give the watermark a longer delay, read files by "

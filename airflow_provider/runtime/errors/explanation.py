@@ -78,10 +78,10 @@ class Explanation:
 
     @property
     def line(self) -> str:
-        return _join(self.what, self.where, self.why, self.way_out)
+        return _join(self.what, self.where, self.why, self.fix)
 
     @property
-    def way_out(self) -> str:
+    def fix(self) -> str:
         """The remedy; a line that is not known is no place to go to."""
         return _BY_STACK if self.remedy == THERE and not self.place else self.remedy
 
@@ -91,7 +91,7 @@ class Explanation:
 
     def screen(self, exit_code: int, meaning: str, details: str | None = None) -> list[str]:
         lines = _folded(HEADING, self.what, _LONG * self.mistakes)
-        parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.way_out, _SHORT))
+        parts = ((_WHERE, self.where, _SHORT), (_WHY, self.why, _LONG), (_DO, self.fix, _SHORT))
         for label, text, most in parts:
             lines += _folded(f"  {label}", text, most) if text else []
         lines.append(f"  {_CODE}{exit_code}: {meaning}")

@@ -289,10 +289,10 @@ def _class(name: str, value: str) -> FailureClass:
 
 # --- errors of the operating system -------------------------------------------------------------
 
-_RIGHTS: Final = "use an account that may, or another place"
-_WAYS_OUT: Final = {
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
+_PERMISSIONS: Final = "use an account that may, or another place"
+_FIXES: Final = {
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
     errno.EROFS: "mount it for writing, or use another place",
     errno.ENOTDIR: "a file is where a folder should be: correct the path, or move the file away",
     errno.EISDIR: "a folder is where a file should be: correct the path, or move it away",
@@ -306,13 +306,13 @@ _WAYS_OUT: Final = {
 
 
 def of_the_system(error: OSError) -> Failure:
-    """Return the failure for an error of the operating system, with the path and the way out."""
+    """Return the failure for an error of the operating system, with the path and the fix."""
     failure = classify(error)
     if error.errno is None:
         return failure
     named = error.filename  # a path, or the number of what is open
     where = f"{_printable(os.fsdecode(named))}: " if isinstance(named, str | bytes) else ""
-    way = _WAYS_OUT.get(error.errno)
+    way = _FIXES.get(error.errno)
     reason = f"{where}{error.strerror}" + (f"; {way}" if way else "")
     return dataclasses.replace(failure, reason=reason, root_cause="", place="", remedy="", host="")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from airflow_provider.runtime.errors import ways_out
+from airflow_provider.runtime.errors import fixes
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.csv_headers import describe_header
 from airflow_provider.runtime.failures.rules import CORRECT_FILE, RETURN_DECLARED
@@ -50,7 +50,7 @@ def wording_of(cause: Cause) -> Wording | None:
 
 def _said(what: str, remedy: str) -> _Word:
     def word(given: Mapping[str, str]) -> Wording:
-        known = {**ways_out.words(), **given}
+        known = {**fixes.words(), **given}
         return Wording(what.format_map(known), remedy.format_map(known))
 
     return word
@@ -58,7 +58,7 @@ def _said(what: str, remedy: str) -> _Word:
 
 def _missing_module(*, in_worker: bool) -> Wording:
     where = "Spark's workers run" if in_worker else "the driver runs"
-    ship = ways_out.set_conf(ways_out.PY_FILES, "…")
+    ship = fixes.set_conf(fixes.PY_FILES, "…")
     return Wording("", f"install it where {where}, or ship the file: {ship}")
 
 
@@ -77,7 +77,7 @@ def _column(given: Mapping[str, str]) -> Wording:
 
 def _colon(given: Mapping[str, str]) -> Wording:
     del given
-    way = ways_out.set_conf("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    way = fixes.set_conf("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
     return Wording(
         "Hadoop's checksums cannot be used for a file whose name has a colon",
         f"{way} reads it, without checksums of local files; name later files without a colon",
@@ -91,7 +91,7 @@ def _source(given: Mapping[str, str]) -> Wording:
     return Wording(
         f"Spark has no format {name!r}",
         f"{hint}Spark's own are csv, json, orc, parquet, text and rate; others need their package, "
-        f"as in {ways_out.set_conf(ways_out.PACKAGES, '…')}",
+        f"as in {fixes.set_conf(fixes.PACKAGES, '…')}",
     )
 
 

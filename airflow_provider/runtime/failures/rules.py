@@ -10,7 +10,7 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors.explanation import THERE, FailureClass
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.failures.conditions import (
     MAY_PASS,
     REFUSED_BY_PYSPARK,
@@ -152,7 +152,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_*_VERSION",
             "CANNOT_LOAD_STATE_STORE.*_ROW_FORMAT_VALIDATION_FAILURE",
         ),
-        remedy=f"run it with the Spark and the query that wrote this state, or {START_OVER}",
+        remedy=f"run it with the Spark and the query that wrote this state, or {FROM_SCRATCH}",
     ),
     # Before what may pass, and before what is gone: the JVM says FileNotFoundException of a file
     # that it may not open, too.
@@ -165,7 +165,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         words=("Permission denied",),
         errnos=(errno.EACCES, errno.EPERM),
-        remedy="give the account of the driver this right, or use another place",
+        remedy="give the account of the driver this permission, or use another place",
     ),
     Rule(
         "reading state was disturbed, for no reason that lasts",
@@ -262,7 +262,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "STREAMING_UNFINISHED_REPARTITION_DETECTED "
             "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS"
         ),
-        remedy=f"undo the change of the query, of its settings or of the file, or {START_OVER}",
+        remedy=f"undo the change of the query, of its settings or of the file, or {FROM_SCRATCH}",
     ),
     Rule(
         "a function, module or class is not there",
@@ -353,8 +353,8 @@ RULES: Final[tuple[Rule, ...]] = (
         words=(OTHER_COLUMNS, OTHER_NUMBER),
         remedy=CORRECT_FILE,
     ),
-    # Of a file on a disk any reason is the file's own, since the disk's and those of rights come
-    # before; of a file in a store only those that name its format.
+    # Of a file on a disk any reason is the file's own, since the disk's and those of permissions
+    # come before; of a file in a store only those that name its format.
     Rule(
         UNREADABLE,
         _NON_RECOVERABLE,

@@ -31,9 +31,9 @@ UNREAD_FILES: Final = "filesOutstanding"
 """The measure of a backlog of files, in the form of those that sources report by themselves."""
 NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
 """Spark's watermark before the first event."""
-_MOST_MEMBERS: Final = 16  # of one object of a batch: Spark has nine phases, a query few sources
+_MOST_FIELDS: Final = 16  # of one object of a batch: Spark has nine phases, a query few sources
 _MOST_CHARS: Final = 120  # of one text of a batch
-_ROOM: Final = LARGEST_BYTES - 1024  # without the other members, the query's name for example
+_ROOM: Final = LARGEST_BYTES - 1024  # without the other fields, the query's name for example
 _HOUR_CHARS: Final = len("2026-01-01T00")
 
 
@@ -209,7 +209,7 @@ def _cut(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_MOST_CHARS]
     if isinstance(value, dict):
-        kept = list(value.items())[:_MOST_MEMBERS]
+        kept = list(value.items())[:_MOST_FIELDS]
         return {key[:_MOST_CHARS]: each for key, each in kept}
     return value
 

@@ -177,7 +177,7 @@ class PackRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RevertRecord(Document):
-    """All sinks have removed the epochs of this id from one on, or the query has started over.
+    """All sinks have removed the epochs of this id from one on, or the query was reset.
 
     Either stays true, so of several ``reverted-<epoch>.json`` the lowest counts, whoever was late.
     With ``kept-<epoch>.json`` the epochs before this one stay permanently.
@@ -188,7 +188,7 @@ class RevertRecord(Document):
         "queries/<query>/committables/{query_id}/reverted-{first_epoch}.json",
         "queries/<query>/committables/{query_id}/kept-{first_epoch}.json",
     )
-    WRITTEN = Written("once", "rewind or restore; start-over", "nothing was reverted or left")
+    WRITTEN = Written("once", "rewind or restore; reset", "nothing was reverted or left")
 
     query_id: Name
     first_epoch: NonNegative

@@ -4,7 +4,7 @@
 ``<epoch>.json`` once when all sinks have published it. :func:`fold` replaces older ones by
 ``<first>-<last>.json`` (whose staging was published) and ``<first>-<last>.packed.json`` (their
 records, for reverts); neither ever changes. ``reverted-<epoch>.json`` says from which epoch on
-everything was reverted, ``kept-<epoch>.json`` that the query has started over and the rest stays.
+everything was reverted, ``kept-<epoch>.json`` that the query was reset and the rest stays.
 The folder carries the query's id because a new id numbers epochs from 0, and a driver presumed dead
 may still write under the old one.
 """
@@ -52,7 +52,7 @@ class EpochListing:
     Attributes:
         folded: the stretches of which only the tokens are left.
         reverted_from: from this epoch on all sinks have removed what was published.
-        is_abandoned: whether the query has started over, and what is published stays.
+        is_abandoned: whether the query was reset, and what is published stays.
     """
 
     published: tuple[int, ...] = ()
@@ -262,7 +262,7 @@ class EpochRecords:
     def put_reverted(self, first_epoch: int, at: str, *, stays: bool = False) -> None:
         """Record that all sinks have removed the epochs from *first_epoch* on. Idempotent.
 
-        With *stays* the query starts over, and the epochs before *first_epoch* stay.
+        With *stays* the query is reset, and the epochs before *first_epoch* stay.
         """
         record = RevertRecord(query_id=self.query_id, first_epoch=first_epoch, at=at)
         record.put_if_absent(self._storage, f"{'kept' if stays else 'reverted'}-{first_epoch}.json")
@@ -274,7 +274,7 @@ def query_ids(storage: Storage) -> list[str]:
 
 
 def left_ids(storage: Storage) -> list[str]:
-    """Return those of them which a query has left when it started over and its output was kept."""
+    """Return those of them which a query has left when it was reset and its output was kept."""
     return [each for each in query_ids(storage) if EpochRecords(storage, each).find().is_abandoned]
 
 

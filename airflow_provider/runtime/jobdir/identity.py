@@ -25,7 +25,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name
 from airflow_provider.runtime.errors import ConfigError, UnsupportedVersionError
-from airflow_provider.runtime.errors.ways_out import START_OVER, set_option
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH, set_option
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class IdentityRecord(Document):
             msg = (
                 f"{where.removesuffix(f'/{PATH}')}: this job directory has format {version}, of a "
                 f"development version; this version reads format {cls.OLDEST}: give a new "
-                f"directory a savepoint ({set_option('from_savepoint', 'URL')}), or {START_OVER}"
+                f"directory a savepoint ({set_option('from_savepoint', 'URL')}), or "
+                f"{FROM_SCRATCH}"
             )
             raise UnsupportedVersionError(msg)
         return super().from_dict(raw, where=where)
@@ -122,7 +123,7 @@ def check_format(storage: Storage) -> None:
     """Refuse a directory of another format; one without an identity has not begun.
 
     Raises:
-        UnsupportedVersionError: the message names the directory and the way out.
+        UnsupportedVersionError: the message names the directory and the fix.
     """
     identity_of(storage)
 
@@ -176,7 +177,7 @@ def check_not_emptied(storage: Storage) -> None:
             msg = (
                 f"{storage.url}: {left} is there, and {PATH} is not, so a part of the job "
                 "directory is missing; mount or restore the whole directory, or "
-                f"{START_OVER}"
+                f"{FROM_SCRATCH}"
             )
             raise ConfigError(msg)
 
@@ -209,7 +210,7 @@ def check_remembered(
     there = f"has the identity {found[0]}" if found else f"has no {PATH}"
     msg = (
         f"{url}: the job that ran here has the identity {remembered}, and this directory {there}: "
-        f"it was emptied, replaced, or is not mounted. {_ways_out(remembered)}"
+        f"it was emptied, replaced, or is not mounted. {_fixes(remembered)}"
     )
     raise ConfigError(msg)
 
@@ -228,12 +229,12 @@ def check_writers(sink: str, writers: Iterable[str], url: str, lineage: Iterable
         msg = (
             f"{sink}: was written by another job directory at {url}, with the identity "
             f"{strange[0]}, so the rows that this job would write may be there already. "
-            f"{_ways_out(strange[0])}"
+            f"{_fixes(strange[0])}"
         )
         raise ConfigError(msg)
 
 
-def _ways_out(identity: str) -> str:
+def _fixes(identity: str) -> str:
     return (
         "Mount or restore that directory. If it is lost, begin from a savepoint of its job, or "
         "say that a new job adds its rows to what is there: "

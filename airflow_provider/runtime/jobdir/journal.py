@@ -48,12 +48,12 @@ class RestorePlan:
         taken: when it was taken, which tells it from another one at the same address.
         claim_mode: ``claim`` when the savepoint goes over to the job.
         queries: per query its new ``query_id`` (None without state), the savepoint's query
-            (``from``), the ``batch`` it continues after (-1 when it starts over), and ``replaces``,
+            (``from``), the ``batch`` it continues after (-1 when it is reset), and ``replaces``,
             its id before, if any; its epochs up to ``stays`` are not touched.
         skipped: per query the batch in flight that is not run again, with its sources' offsets
             before and after: these rows are lost.
         partitions: how many the state is spread over; None for as many as it has.
-        keep_outputs: whether the queries' output stays, though they start over.
+        keep_outputs: whether the queries' output stays, though they are reset.
         reverts: whether their output after it is reverted first.
     """
 

@@ -398,7 +398,7 @@ def put_sealed(storage: Storage, lease: LeaseRecord) -> None:
 
 
 def held_error(storage: Storage, held: LeaseRecord) -> LeaseHeldError:
-    """Return the error that names the lease's holder, and the way out."""
+    """Return the error that names the lease's holder, and the fix."""
     msg = (
         f"{storage.url}: another driver is running this job (lease {held.token}, run "
         f"{held.run_id!r}, on {held.owner.host}); wait for it, or end it with "

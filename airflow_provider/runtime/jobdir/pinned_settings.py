@@ -22,7 +22,7 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name, Positive
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import START_OVER, set_conf, words
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH, set_conf, words
 from airflow_provider.runtime.spark.row_settings import (
     ENVIRONMENT,
     LANGUAGE,
@@ -102,7 +102,7 @@ class Pins:
         said = "; ".join(self._conflict(n, now, given) for n in found[:_SHOWN])
         msg = (
             f"{said}{more}. Rows before and after would not mean the same: give the values that "
-            f"the job began with ({self._way_out(found[0])}), or {START_OVER}"
+            f"the job began with ({self._fix(found[0])}), or {FROM_SCRATCH}"
         )
         raise ConfigError(msg)
 
@@ -112,7 +112,7 @@ class Pins:
         by = words()["CONF"] if is_given else "of this host" if is_hosts else "the job sets it"
         return f"{name}={now[name]} ({by}), and {self.by[name]} began with {self.values[name]}"
 
-    def _way_out(self, name: str) -> str:
+    def _fix(self, name: str) -> str:
         value = self.values[name]
         if value is None:
             return "leave the setting out"

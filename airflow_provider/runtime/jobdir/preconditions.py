@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.ways_out import START_OVER, set_option
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH, set_option
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
 from airflow_provider.runtime.jobdir.run_commit import committed_batch_run
@@ -113,10 +113,10 @@ def job_is_not_drained(now: Situation) -> JobDrainedError | None:
         return None
     state = "was drained by" if now.has_drain_ended else "is being drained by"
     finish = f"finish that one with {set_option('run_id', now.drained_by)}, or "
-    way_out = "" if now.has_drain_ended else finish
+    fix = "" if now.has_drain_ended else finish
     msg = (
         f"{now.url}: the job {state} run {now.drained_by!r}. Its windows are flushed and their "
-        f"state is gone, so continuing would repeat them; {way_out}{START_OVER}"
+        f"state is gone, so continuing would repeat them; {fix}{FROM_SCRATCH}"
     )
     return JobDrainedError(msg)
 

@@ -1,6 +1,6 @@
 """Shapes of the values inside documents, checked when a document is read.
 
-The members stay plain values of JSON, also those that only a later version knows.
+The fields stay plain values of JSON, also those that only a later version knows.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _PacedSource(TypedDict):
     unit: str
 
 
-class _Pacing(TypedDict):
+class _BatchSizing(TypedDict):
     target_s: Seconds
     last_batch_s: Seconds | None
     decision: str
@@ -195,7 +195,7 @@ class _ProgressQuery(TypedDict, total=False):
     state_rows: int | None
     backlog: dict[str, int] | None
     tasks: _Tasks | None  # of a batch job; a stream has a backlog
-    pacing: _Pacing | None
+    batch_sizing: _BatchSizing | None
     idle: list[str]
     sources: list[_Part]
     operators: list[_OperatorPart]

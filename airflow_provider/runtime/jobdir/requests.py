@@ -17,7 +17,7 @@ from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.names import check_name, is_name, numbers_in
 from airflow_provider.runtime.base.typed_json import NonNegative
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
-from airflow_provider.runtime.errors.ways_out import set_option
+from airflow_provider.runtime.errors.fixes import set_option
 from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
@@ -52,7 +52,7 @@ def put_request(
         driver_id: the driver.
         clock: for the request's time.
         request_id: an id of a caller that may repeat the request; the first one stays.
-        options: further members of the request.
+        options: further fields of the request.
 
     Crash safety: one document, put if absent. Idempotent: by *request_id*.
     """

@@ -204,5 +204,5 @@ def run_counts(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None
 
 
 def output_sinks(query: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a query's sinks in a progress record or a final checkpoint, but that of quarantined rows."""
+    """Return a query's sinks in a progress record or a final checkpoint, without the quarantine."""
     return [sink for sink in query.get("sinks") or () if not sink.get("quarantine")]

@@ -147,7 +147,7 @@ def _verify_batches(
 
 
 def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: CommitLog) -> bool:
-    """Whether the query started over since, or restored: it has another log then."""
+    """Whether the query was reset since, or restored: it has another log then."""
     committables, now = directory.committables(name), logs.query_id()
     if EpochRecords(committables, query_id).find().is_abandoned:
         return True

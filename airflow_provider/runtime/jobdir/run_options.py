@@ -1,6 +1,6 @@
 """Options of a run, each declared once.
 
-A field of :class:`RunOptions` is a flag, a keyword argument of the operators, a member of stored
+A field of :class:`RunOptions` is a flag, a keyword argument of the operators, a field of stored
 documents, and a row of the docs; ``scripts/document_schemas.py`` writes what is generated.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.base.typed_json import NonNegative, Seconds  # noqa: TC001 - as above
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import of_caller
+from airflow_provider.runtime.errors.fixes import of_caller
 from airflow_provider.runtime.failures.classify import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import (
     FAILOVERS,
@@ -215,17 +215,17 @@ class RunOptions:
         takes="str | float | None",
         parse=parse_target_batch_time,
         metavar="DURATION|off",
-        page="backpressure",
+        page="batch-sizing",
     )
     allow_non_restored_state: bool = option(
         "--allow-non-restored-state",
-        "queries that do not fit the savepoint or the job directory start over; what they have "
+        "queries that do not fit the savepoint or the job directory are reset; what they have "
         "written stays",
         default=False,
         argument="allow_non_restored_state",
         action="store_true",
         is_once=True,
-        page="upgrading-jobs",
+        page="change-a-job",
     )
     allow_mixed_results: bool = option(
         "--allow-mixed-results",
@@ -234,7 +234,7 @@ class RunOptions:
         argument="allow_mixed_results",
         action="store_true",
         is_once=True,
-        page="upgrading-jobs",
+        page="change-a-job",
     )
     replayable_runs: NonNegative = option(
         "--replayable-runs",
@@ -375,7 +375,7 @@ class RunOptions:
             return None
         return RowLimit() if self.late == WAIT else parse_row_limit(self.late_limit or "0")
 
-    def pacing_s(self, until: str) -> float:
+    def batch_sizing_s(self, until: str) -> float:
         """Return how long the batches of a run should take, 0 for no target."""
         if self.target_batch_s is None:
             return DEFAULT_TARGET_S if until == "stopped" else 0.0

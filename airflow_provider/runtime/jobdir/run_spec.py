@@ -30,8 +30,8 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     redaction,
 )
+from airflow_provider.runtime.errors.fixes import of_caller
 from airflow_provider.runtime.errors.redaction import Secrets
-from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.jobdir.identity import is_identity
 from airflow_provider.runtime.jobdir.run_options import RunOptions, option, whole
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord

@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
 )
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease_records import newest_token, read_lease
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
@@ -150,7 +150,7 @@ def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
             msg = (
                 f"run {requested.run_id!r} was begun with {name}={before[field]!r} and is now "
                 f"requested with {name}={value!r}; request the same, use another run id, "
-                f"or {START_OVER}"
+                f"or {FROM_SCRATCH}"
             )
             raise ConfigError(msg)
 

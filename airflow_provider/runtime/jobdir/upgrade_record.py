@@ -116,7 +116,7 @@ class UpgradeRecord(Document):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not known yet which version is in force."""
+        """Whether it is not known yet which version is active."""
         return bool(_NEXT[self.step])
 
     @property
@@ -187,7 +187,7 @@ def overtaken(directory: JobDirectory, mine: UpgradeRecord) -> LeaseLostError:
     return LeaseLostError(msg)
 
 
-def upgrade_in_force(directory: JobDirectory) -> UpgradeRecord | None:
+def active_upgrade(directory: JobDirectory) -> UpgradeRecord | None:
     """Return the upgrade for which the version in a directory is not started; None for none."""
     newest = newest_upgrade(directory)
     return newest if newest is not None and newest.forbids_old else None
@@ -201,7 +201,7 @@ def upgrade_over(
     It is one from this version that was not rejected, or an open one to it, which alone starts its
     own run *run_id*.
     """
-    upgrade, trial = upgrade_in_force(directory), upgrade_id(directory.url)
+    upgrade, trial = active_upgrade(directory), upgrade_id(directory.url)
     if upgrade is not None:
         return directory, upgrade
     run = directory.run(trial).record() if run_id != trial else None
@@ -215,7 +215,7 @@ def upgrade_over(
 
 def upgrade_from(directory: JobDirectory, run_id: str) -> UpgradeRecord | None:
     """Return the upgrade for which a run was stopped, if its directory is not started any more."""
-    upgrade = upgrade_in_force(directory)
+    upgrade = active_upgrade(directory)
     return upgrade if upgrade is not None and upgrade.old_run_id == run_id else None
 
 
@@ -239,7 +239,7 @@ class Version:
     from_savepoint: str = ""
 
 
-def version_in_force(
+def active_version(
     first: Version,
     *,
     before: str | None = None,
@@ -260,7 +260,7 @@ def version_in_force(
     version, visited = first, set[str]()
     while True:
         directory = directory_at(version.job_dir)
-        upgrade = upgrade_in_force(directory)
+        upgrade = active_upgrade(directory)
         if upgrade is None or upgrade.step is not UpgradeStep.ACCEPTED:
             return version
         if upgrade.to == last or stays(directory, upgrade):
@@ -269,14 +269,14 @@ def version_in_force(
         if directory_at(upgrade.to).url in visited:
             msg = (
                 f"{directory.url}/{_path(upgrade.number)}: the upgrade leads back to {upgrade.to}, "
-                "so no version is in force; put back the documents in upgrades/ that were changed"
+                "so no version is active; put back the documents in upgrades/ that were changed"
             )
             raise CorruptDocumentError(msg)
         version = Version(upgrade.to, upgrade.entry, upgrade.id, upgrade.savepoint or "")
 
 
-def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
-    """Return the directory of the version in force for a job's address.
+def active_directory(job_dir: str, *, run_id: str | None = None) -> str:
+    """Return the directory of the active version for a job's address.
 
     Every use of an address goes through this function, or is about one version;
     docs/change-a-job.md has the table.
@@ -286,10 +286,10 @@ def directory_in_force(job_dir: str, *, run_id: str | None = None) -> str:
         run_id: a run; selects the directory of an old version if only that one has the run.
 
     Raises:
-        ConfigError: the directory of the version in force is missing, or not mounted.
+        ConfigError: the directory of the active version is missing, or not mounted.
     """
     check_format(directory_at(job_dir).storage)
-    found = version_in_force(Version(job_dir, "", "")).job_dir
+    found = active_version(Version(job_dir, "", "")).job_dir
     if found == job_dir:
         return job_dir
     directory = directory_at(found)
@@ -327,7 +327,7 @@ def _path(number: int) -> str:
 
 _MEANING: Final = {
     UpgradeStep.STOPPING: "the old version is being stopped",
-    UpgradeStep.TRIAL: "the new version is on probation",
+    UpgradeStep.TRIAL: "the new version is on trial",
     UpgradeStep.REJECTED: "the new version is rejected, and its rows are being reverted",
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
-from airflow_provider.runtime.errors.ways_out import RESTORE_ELSEWHERE
+from airflow_provider.runtime.errors.fixes import RESTORE_ELSEWHERE
 from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import RowCountsError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.row_counts import RowCounts, RuleCount, imbalance
 from airflow_provider.runtime.sinks.files import FilesSink
@@ -21,7 +21,7 @@ _NOT_PUBLISHED: Final = (
     "it is not published; see that nothing changes the input while it is read, and run it again"
 )
 _PUBLISHED: Final = (
-    f"its output is published: compare it with the input, and replay the run, or {START_OVER}"
+    f"its output is published: compare it with the input, and replay the run, or {FROM_SCRATCH}"
 )
 
 
@@ -81,13 +81,13 @@ def check_row_counts(
     *,
     unread_input: Collection[str] = (),
     at: str = "the run",
-    way_out: str = _PUBLISHED,
+    fix: str = _PUBLISHED,
 ) -> RowCounts:
     """Return the account; RowCountsError if it does not add up, *at* a batch, or the run's end."""
     account = row_counts_of(query, totals, written, unread_input)
     wrong = imbalance(account)
     if wrong is not None:
-        msg = f"query {query.name!r}: {at} does not add up: {wrong}; {way_out}"
+        msg = f"query {query.name!r}: {at} does not add up: {wrong}; {fix}"
         raise RowCountsError(msg)
     return account
 
@@ -96,12 +96,11 @@ def check_batch(query: QueryDefinition, record: EpochRecord) -> None:
     """Refuse an epoch that is staged and not recorded yet, if the run's rows do not add up."""
     written = {part["name"]: part["run_rows"] for part in record.sinks}
     at = f"batch {record.epoch}"
-    check_row_counts(query, vars(record), written, at=at, way_out=_NOT_PUBLISHED)
+    check_row_counts(query, vars(record), written, at=at, fix=_NOT_PUBLISHED)
 
 
 def checked_rows(taps: Sequence[Tap], counts: BatchCounts) -> dict[str, int]:
-    """Return how many rows of a batch were rejected, broke rules and were quarantined, as its
-    history has.
+    """Return the rejected, rule-breaking and quarantined rows of a batch, for its history.
 
     Without what the query does not look at.
     """

@@ -195,7 +195,7 @@ class BatchQuery:
     def replace_definition(self, definition: QueryDefinition) -> None:
         self.definition = definition
 
-    def pacing(self) -> dict[str, Any] | None:
+    def batch_sizing(self) -> dict[str, Any] | None:
         return None
 
     def unread_files(self) -> int | None:

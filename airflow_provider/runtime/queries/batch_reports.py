@@ -32,7 +32,7 @@ class BatchReport(NamedTuple):
     """
 
     progress: dict[str, Any]
-    pacing: dict[str, Any] | None = None
+    batch_sizing: dict[str, Any] | None = None
     unread_files: int | None = None
     late_rows: int | None = None
     counts: Mapping[str, int] = MappingProxyType({})

@@ -35,7 +35,7 @@ _FADE_FIXED: Final = 0.8  # weight of a batch's size in the fixed time, per batc
 _FADE_RATE: Final = 0.5  # the same in the time per row, which changes sooner
 
 
-class PacingDecision(str, enum.Enum):
+class BatchSizingDecision(str, enum.Enum):
     """The change of the limits after a batch."""
 
     UNCHANGED = "unchanged"
@@ -47,7 +47,7 @@ class PacingDecision(str, enum.Enum):
 class Step:
     """The size of the next batch in relation to the last one."""
 
-    decision: PacingDecision
+    decision: BatchSizingDecision
     factor: float
     reason: str
 
@@ -75,19 +75,21 @@ class BatchSizeController:
         seconds = max(seconds, _SHORTEST_S)
         too_long = seconds > self._target_s * (1 + THRESHOLD)
         if not limited and not too_long:
-            return Step(PacingDecision.UNCHANGED, 1.0, "no more input")
+            return Step(BatchSizingDecision.UNCHANGED, 1.0, "no more input")
         self._learn(size, seconds)
         factor = (self._aim_s() - self._fixed_s) / self._per_unit_s / size
         if abs(1 / factor - 1) <= THRESHOLD:
-            return Step(PacingDecision.UNCHANGED, 1.0, NEAR)
+            return Step(BatchSizingDecision.UNCHANGED, 1.0, NEAR)
         if factor < 1:
-            return Step(PacingDecision.SHRINK, factor, self._why("longer"))
+            return Step(BatchSizingDecision.SHRINK, factor, self._why("longer"))
         if not limited:
-            return Step(PacingDecision.UNCHANGED, 1.0, "one batch was slow, the last ones were not")
+            return Step(
+                BatchSizingDecision.UNCHANGED, 1.0, "one batch was slow, the last ones were not"
+            )
         safe = max(_RISK * self._target_s / self.predict(size), 1.0)
         wanted = max(factor, _PROBE) if self._is_stuck(size) else factor
         self._outgrown = size
-        return Step(PacingDecision.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
+        return Step(BatchSizingDecision.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
 
     def _is_stuck(self, size: float) -> bool:
         return size <= self._outgrown and not self._is_spread()
@@ -190,7 +192,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
 class BatchLimits:
     """The limits for the next batch, and why."""
 
-    decision: PacingDecision
+    decision: BatchSizingDecision
     reason: str
     limits: Mapping[str, Limit]
 
@@ -205,14 +207,14 @@ def next_pace(
     held = {name: _mark(limit, loads.get(name, Load())) for name, limit in limits.items()}
     rows = sum(load.rows for load in loads.values())
     if rows == 0:
-        return BatchLimits(PacingDecision.UNCHANGED, "the batch read nothing", held)
+        return BatchLimits(BatchSizingDecision.UNCHANGED, "the batch read nothing", held)
     full = {name for name, limit in held.items() if _is_full(limit, loads.get(name, Load()))}
     step = controller.observe(rows, seconds, limited=bool(full))
-    if step.decision is PacingDecision.UNCHANGED:
+    if step.decision is BatchSizingDecision.UNCHANGED:
         return BatchLimits(step.decision, step.reason, held)
-    if step.decision is PacingDecision.SHRINK and _is_indivisible(held, loads):
+    if step.decision is BatchSizingDecision.SHRINK and _is_indivisible(held, loads):
         reason = f"a batch is at least one file, and one takes {seconds:.1f} s"
-        return BatchLimits(PacingDecision.UNCHANGED, reason, held)
+        return BatchLimits(BatchSizingDecision.UNCHANGED, reason, held)
     changed = {
         name: _scale(limit, loads.get(name, Load()), step.factor) for name, limit in held.items()
     }
@@ -220,7 +222,7 @@ def next_pace(
     if all(abs(changed[name].amount / now.amount - 1) <= least for name, now in held.items()):
         at_ceiling = any(limit.amount == limit.ceiling for limit in changed.values())
         reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files allow"
-        return BatchLimits(PacingDecision.UNCHANGED, reason, held)
+        return BatchLimits(BatchSizingDecision.UNCHANGED, reason, held)
     return BatchLimits(step.decision, step.reason, changed)
 
 

@@ -55,7 +55,7 @@ def check_read_once(queries: Sequence[QueryDefinition]) -> None:
 def check_never_read_again(queries: Sequence[QueryDefinition], why: str) -> None:
     """Refuse a source that removes its files in a run which may have to read them again.
 
-    *why* says what would read them, and the way out.
+    *why* says what would read them, and the fix.
     """
     for name, source in ((query.name, each) for query in queries for each in query.sources):
         option = cleaning(source)

@@ -11,8 +11,8 @@ from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink, VisibleSink
 from airflow_provider.runtime.base.extensions import ROW_CHECKS, load_known
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.errors.refusals import Refusals
-from airflow_provider.runtime.errors.ways_out import words
 from airflow_provider.runtime.jobdir.run_options import FAIL
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.output_locations import (
@@ -255,9 +255,8 @@ class JobContext:
             name: the rule's name in this job.
             rule: what is true for a good row, in SQL or as a column.
             on: what happens to a row that breaks it: ``fail`` ends the run before the batch is
-                published; ``count`` counts it, and it continues; ``quarantine`` takes it out, and
-                writes it to the sink *quarantine* of ``ctx.write``, with the names of all rules
-                that it breaks.
+                published; ``count`` counts it, and it continues; ``quarantine`` writes it to the
+                sink *quarantine* of ``ctx.write``, with the names of all rules that it breaks.
             limit: the most such rows in a run, a number or a share such as ``"1%"``; above it the
                 run fails before the batch is published. With ``fail`` 0 unless given.
             batch_limit: the same for each batch.
@@ -333,9 +332,9 @@ class JobContext:
             takes_over: a checkpoint of plain Spark's, where there may be one: a job that begins
                 continues from it, with its state. It is copied, and marked as taken over: no other
                 query and no other job continues from it.
-            quarantine: a sink for rows that the query takes out: rejected records, rows that break
-                a rule with ``quarantine``, and late rows of a run with ``late="quarantine"``. It
-                shares the query's epochs, and has the columns of :data:`.taps.QUARANTINE_SCHEMA`.
+            quarantine: a sink for rejected records and for rows that are late or break a rule, as
+                far as their policy is ``quarantine``. It shares the query's epochs; its columns are
+                those of :data:`.taps.QUARANTINE_SCHEMA`.
 
         Raises:
             NotAStreamError: Spark cannot run the query as a stream.
@@ -361,10 +360,7 @@ class JobContext:
         for sink in (sinks := self._sinks(name, given := sinks_of(name, to))):
             with self.refusals.declaring():
                 sink.check(df, output_mode)
-        quarantine_sink, taps = (
-            self._quarantine_sink(name, quarantine, given),
-            taps_of(df, self._taps),
-        )
+        aside, taps = self._aside(name, quarantine, given), taps_of(df, self._taps)
         split = self._split(df, taps, name, output_mode)
         sources = sources_of(df, self._sources)
         if not sources:
@@ -374,16 +370,14 @@ class JobContext:
         query = QueryDefinition(
             name=name,
             df=df if split is None else split.all(),
-            sinks=tuple(
-                s for s in (*sinks, quarantine_sink) if s and not isinstance(s, OnePhaseSink)
-            ),
+            sinks=tuple(s for s in (*sinks, aside) if s and not isinstance(s, OnePhaseSink)),
             native=next((sink for sink in sinks if isinstance(sink, OnePhaseSink)), None),
             output_mode=output_mode,
             operators=tuple(operators or ()),
             sources=sources,
             operations=operations(df),
             takes_over=takes_over,
-            quarantine=quarantine_sink,
+            quarantine=aside,
             taps=taps,
             split=split,
         )
@@ -393,12 +387,12 @@ class JobContext:
         self._outputs.add(name, [*given, *([quarantine] if quarantine else [])], sources)
         self._queries.append(query)
 
-    def _quarantine_sink(self, name: str, quarantine: Sink | None, given: Sinks) -> Sink | None:
+    def _aside(self, name: str, quarantine: Sink | None, given: Sinks) -> Sink | None:
         if quarantine is None:
             return None
         check_together(name, (*given, quarantine))
         if isinstance(quarantine, OnePhaseSink | VisibleSink):
-            msg = f"query {name!r}: quarantined rows need a sink of two phases, and {quarantine.name} has one"
+            msg = f"query {name!r}: quarantine={quarantine.name}: use a sink of two phases"
             raise ConfigError(msg)
         (sink,) = self._sinks(name, (quarantine,), quarantine=True)
         columns = (f"CAST(NULL AS {kind}) `{name}`" for name, kind in QUARANTINE_FIELDS)

@@ -51,7 +51,7 @@ class Unflushed:
     kind: str
     rows: int | None
     what: str
-    way_out: str = ""
+    fix: str = ""
     ignored: int = 0
 
     def describe(self) -> str:
@@ -80,12 +80,12 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
     if all(each.rows is None for each in left):
         log.warning("query=%s is drained as far as is known: %s", query.name, described)
         return step
-    way_out = ". ".join(dict.fromkeys(e.way_out for e in left if e.way_out))
+    fix = ". ".join(dict.fromkeys(e.fix for e in left if e.fix))
     other_mode = ", or run it in mode BATCH" if reader.can_run_in_batch() else ""
     msg = (
         f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
         f"{passed}, the last moment that Spark counts with, and {described}. They have a later "
-        f"event time or none. {way_out or 'Leave such rows out'} and run the job again{other_mode}"
+        f"event time or none. {fix or 'Leave such rows out'} and run the job again{other_mode}"
     )
     raise CheckpointError(msg)
 
@@ -127,9 +127,7 @@ class _DrainReader:
                         options |= {"batchId": str(batch)}
                         rows = count_state(self._spark, self._checkpoint, options, where=part.where)
                 if rows != 0 or operator.id in timers:
-                    found.append(
-                        Unflushed(operator.id, operator.kind, rows, part.what, part.way_out)
-                    )
+                    found.append(Unflushed(operator.id, operator.kind, rows, part.what, part.fix))
         return _by_origin(found, timers, fed=self._fed(timers, batch))
 
     def can_run_in_batch(self) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from airflow_provider.runtime.api.sinks import LocatedSink, OnePhaseSink, Sink
 from airflow_provider.runtime.base.extensions import check_api_version
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, folder_dataset
 from airflow_provider.runtime.queries.path_patterns import named_by
 from airflow_provider.runtime.storage.open import local_path_of, spark_url

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import set_param
+from airflow_provider.runtime.errors.fixes import set_param
 
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView

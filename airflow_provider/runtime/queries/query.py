@@ -17,7 +17,7 @@ from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
-from airflow_provider.runtime.errors.ways_out import words
+from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, datasets_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name

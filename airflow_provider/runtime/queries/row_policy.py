@@ -163,7 +163,7 @@ def check_taps(query: QueryDefinition) -> None:
     for tap in query.taps:
         what = f"query {query.name!r}: rule {tap.rules[0].name!r}"
         if tap.quarantines and query.quarantine is None:
-            msg = f"{what} quarantines rows, and no sink takes them; give ctx.write one: quarantine=files(…)"
+            msg = f"{what} quarantines rows, and has no sink: ctx.write(…, quarantine=files(…))"
             raise ConfigError(msg)
         if query.native is not None and (tap.quarantines or tap.is_limited):
             msg = (

@@ -12,8 +12,8 @@ from airflow_provider.runtime.api.sources import TimedSource
 from airflow_provider.runtime.base.extensions import SOURCES, load_known
 from airflow_provider.runtime.errors import AbsentInputError, ConfigError
 from airflow_provider.runtime.errors.explanation import Explanation
+from airflow_provider.runtime.errors.fixes import PACKAGES, set_conf
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.failures.messages import ABSENT_INPUT
 from airflow_provider.runtime.jobdir.datasets import (
@@ -322,7 +322,7 @@ ARTIFACT: Final = "spark-sql-kafka-0-10"
 
 
 def missing_connector(spark: SparkSession, what: str, instead: str = "") -> ConfigError:
-    """Return the refusal of *what* without Spark's connector; *instead* is another way out."""
+    """Return the refusal of *what* without Spark's connector; *instead* is another fix."""
     package = set_conf(PACKAGES, own_package(spark, ARTIFACT))
     msg = f"{what}: this Spark has no connector for Kafka; run with {package}"
     return ConfigError(f"{msg}, or {instead}" if instead else msg)

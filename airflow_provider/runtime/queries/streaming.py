@@ -331,7 +331,7 @@ class RunningQuery:
         if self._event_times is not None:
             self._event_times.replace_definition(definition)
 
-    def pacing(self) -> dict[str, Any] | None:
+    def batch_sizing(self) -> dict[str, Any] | None:
         return self._batch_sizer.describe() if self._batch_sizer is not None else None
 
     @contextlib.contextmanager
@@ -391,7 +391,7 @@ class RunningQuery:
         self._count_files(batch, execution)
         if batch_sizer is not None:
             batch_sizer.batch_ran(since, execution, df.sparkSession._jvm, self.last_progress())
-            self._reports.note(batch, pacing=batch_sizer.describe())
+            self._reports.note(batch, batch_sizing=batch_sizer.describe())
 
     def _note(self, batch: int, counts: BatchCounts) -> None:
         self._rows = counts.read

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 ListNames = Callable[[str], Collection[str] | None]
 """Returns the names in a folder of Spark's address; None where it cannot be listed."""
 _SHOWN: Final = 3
-_WAYS_OUT: Final = (
+_FIXES: Final = (
     "Nothing was changed. Put them back where they were and do the same again "
     "(cleanSource='archive' has moved them to sourceArchiveDir, below their whole path). Without "
     "them their rows are lost: --accept-lost-input of 'spark-stream rewind' and 'spark-stream "
@@ -98,7 +98,7 @@ class InputCheck:
         Args:
             directory: the job that goes back.
             savepoint: to where; None for the job's very beginning.
-            names: for each query the savepoint's that it continues from, or "" to start over.
+            names: for each query the savepoint's that it continues from, or "" for a reset.
             outputs: the job's queries: what one writes for another is written again.
             skips_in_flight: whether the savepoint's batch in flight never runs.
             is_accepted: whether the loss of rows is a part of the operation.
@@ -129,7 +129,7 @@ class InputCheck:
             where = savepoint.url if savepoint is not None else "the beginning"
             text = f"{directory.url}: to go back to {where}, {'; '.join(lost)}"
             if not (is_accepted or self.accepts_loss):
-                msg = f"{text}. {_WAYS_OUT}"
+                msg = f"{text}. {_FIXES}"
                 raise LostInputError(msg)
             log.warning("DATA LOSS: %s; their rows are not read again", text)
         return [*unlisted]

@@ -90,7 +90,7 @@ class _OperatorValues(TypedDict):
 
 
 class SavedOperator(_OperatorValues, total=False):
-    """A stateful operator of a query in a savepoint; some members are not in older ones."""
+    """A stateful operator of a query in a savepoint; some fields are not in older ones."""
 
     job_name: str | None
     finish_state: AnyFinishState
@@ -354,7 +354,7 @@ def last_claim(place: Storage) -> SavepointClaimRecord | None:
 
 
 def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
-    """Take the right to write in the folder; a claim whose process dies ends by itself."""
+    """Take the permission to write in the folder; a claim whose process dies ends by itself."""
     before = last_claim(place)
     if before is not None and not before.has_ended(clock):
         raise busy(place, before)

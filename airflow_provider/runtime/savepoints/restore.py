@@ -38,7 +38,7 @@ from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import (
     ConfigError,
 )
-from airflow_provider.runtime.errors.ways_out import RESTORE_ELSEWHERE
+from airflow_provider.runtime.errors.fixes import RESTORE_ELSEWHERE
 from airflow_provider.runtime.jobdir.checkpoint_places import place
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
@@ -63,7 +63,7 @@ from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     is_of,
     open_restore,
-    plan_start_over,
+    plan_reset,
     savepoint_key,
 )
 from airflow_provider.runtime.sinks.revert import check_native, revert_after
@@ -95,11 +95,11 @@ class RestoreSettings:
 
     Attributes:
         savepoint: None for the job's very beginning.
-        names: for each query the savepoint's that it continues from, or "" to start over.
+        names: for each query the savepoint's that it continues from, or "" for a reset.
         claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
         partitions: spread the state over this number; None keeps the savepoint's number.
-        keep_outputs: leave the queries' output in place, though they start over.
+        keep_outputs: leave the queries' output in place, though they are reset.
         rewinds: the runs that no longer count.
         by: what rewinds them; empty for the restore's number.
         supersedes: replace an open restore of another savepoint, which may be gone.
@@ -176,7 +176,7 @@ class Restore:
             savepoint=url,
             taken=taken,
             queries={
-                name: plan_start_over(directory, name)
+                name: plan_reset(directory, name)
                 if settings.keep_outputs
                 else _plan_query(directory, name, theirs, saved.get(theirs), before)
                 for name, theirs in settings.names.items()

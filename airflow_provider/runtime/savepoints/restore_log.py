@@ -37,9 +37,9 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     MissingStateError,
     RevertError,
-    ways_out,
+    fixes,
 )
-from airflow_provider.runtime.errors.ways_out import restore_command, rewind_command, set_option
+from airflow_provider.runtime.errors.fixes import restore_command, rewind_command, set_option
 from airflow_provider.runtime.jobdir.checkpoint_places import (
     left_places,
     next_number,
@@ -134,7 +134,7 @@ class Restores:
         return record
 
     def end(self, record: OperationRecord, **changes: Any) -> OperationRecord:
-        """Record that an operation is done; *changes* are its members then."""
+        """Record that an operation is done; *changes* are its fields then."""
         done = dataclasses.replace(record, step=record.step + 1, **changes)
         if not put_operation(self._storage, done):
             raise overtaken(self._storage, done)
@@ -186,16 +186,16 @@ def open_restore(directory: JobDirectory, operation: OperationRecord) -> Checkpo
     """Return the error that says that a restore has not ended, and how to end it."""
     plan = operation.plan
     if plan.keep_outputs:
-        what = f"queries {', '.join(plan.queries)} were to start over, which"
-        way_out = f"run it again with {set_option('allow_non_restored_state')} to end it"
+        what = f"queries {', '.join(plan.queries)} were to be reset, which"
+        fix = f"run it again with {set_option('allow_non_restored_state')} to end it"
     else:
         what = f"a restore of {plan.savepoint or 'the beginning'}"
-        way_out = (
+        fix = (
             f"to end it: {_command_to_end(directory, operation)}, or a retry of the task that "
             "began it"
         )
     began = operation.began
-    return CheckpointError(f"{directory.url}: {what} began at {began} and did not end; {way_out}")
+    return CheckpointError(f"{directory.url}: {what} began at {began} and did not end; {fix}")
 
 
 def _command_to_end(directory: JobDirectory, operation: OperationRecord) -> str:
@@ -220,15 +220,15 @@ def what_is_unfinished(directory: JobDirectory) -> str | None:
     return None
 
 
-def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
-    """Plan the start-over of a query whose output is kept."""
+def plan_reset(directory: JobDirectory, name: str) -> dict[str, Any]:
+    """Plan the reset of a query whose output is kept."""
     logs = CheckpointLogs(directory.checkpoint(name))
     query_id, last = logs.query_id(), logs.position().last_commit
     if query_id is not None:
         waiting = EpochRecords(directory.committables(name), query_id).find().precommitted
         if any(epoch <= last for epoch in waiting):
             msg = (
-                f"{directory.url}: query {name!r} cannot start over yet: what it has "
+                f"{directory.url}: query {name!r} cannot be reset yet: what it has "
                 "committed is not published; run 'spark-stream cleanup JOB_DIR' with the job as it "
                 "was first"
             )
@@ -241,7 +241,7 @@ def check_same_history(
 ) -> None:
     """Refuse a savepoint that has read rows which the job's outputs do not have, or not alone.
 
-    Since it was taken, a query may have started over while its output was kept, or been set back,
+    Since it was taken, a query may have been reset while its output was kept, or been set back,
     which has reverted its rows; or the savepoint is of another job directory.
     """
     record, own = savepoint.record, identity_of(directory.storage)
@@ -256,7 +256,7 @@ def check_same_history(
         else:
             is_parted = not is_own or any(operation.plan.keep_outputs for operation in changes)
         if is_parted and left_ids(directory.committables(name)):
-            why = "started over after it was taken, and its output was kept, so these rows cannot "
+            why = "was reset after it was taken, and its output was kept, so these rows cannot "
             why += "be distinguished from those after the savepoint"
         elif saved is None:
             continue
@@ -266,7 +266,7 @@ def check_same_history(
             why = _why_foreign(directory, name, saved.epoch, savepoint)
         if why:
             where = f"{directory.url}: the savepoint {savepoint.url} cannot be restored here"
-            msg = f"{where}: query {name!r} {why}; {ways_out.RESTORE_ELSEWHERE}"
+            msg = f"{where}: query {name!r} {why}; {fixes.RESTORE_ELSEWHERE}"
             raise ConfigError(msg)
 
 
@@ -320,13 +320,13 @@ def _why_foreign(directory: JobDirectory, name: str, epoch: int, savepoint: Save
 
 
 def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None:
-    """Refuse to rewind a run in the middle of which a query started over."""
+    """Refuse to rewind a run in the middle of which a query was reset."""
     for query_id in left_ids(directory.committables(name)):
         records = EpochRecords(directory.committables(name), query_id)
         runs = {run for *_, run in records.history().ranges}
         if run_id in runs or any(record.run_id == run_id for record in records.all()):
             msg = (
-                f"{directory.url}: run {run_id!r} cannot be rewound: query {name!r} started over "
+                f"{directory.url}: run {run_id!r} cannot be rewound: query {name!r} was reset "
                 "in it, or since, and its earlier output was kept"
             )
             raise RevertError(msg)

@@ -216,7 +216,7 @@ def pinned_savepoint(url: str, clock: Clock, job_dir: str | None = None) -> Iter
     Nor is it removed after the block while a restore of it into *job_dir* is open.
 
     Any number of readers pin it at the same time. Where this process may not write, it reads
-    without a pin: no process with the same rights could remove the savepoint, others could.
+    without a pin: no process with the same permissions could remove the savepoint, others could.
 
     Raises:
         SavepointBusyError: another process is removing it.

@@ -90,7 +90,7 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
         if found is None and not _begins_without_state(record):
             log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
         return
-    # A query that has not had a batch has nothing to save, and starts over when rewound.
+    # A query that has not had a batch has nothing to save, and is reset when rewound.
     now = {name: at for name in record.starting if (at := _position(directory, name))[1] >= 0}
     if found is not None:
         if now == {name: (q.query_id, q.batch) for name, q in found.record.queries.items()}:

@@ -216,8 +216,7 @@ class EpochCommitter:
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
-        *count* is asked when *df* is staged, and then *quarantined*, whose rows go to the query's
-        sink for quarantined rows.
+        *count* is asked when *df* is staged, and then *quarantined*, whose rows go to their sink.
 
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
@@ -276,16 +275,13 @@ class EpochCommitter:
         if quarantined is None:
             return 0
         if self._quarantine is None:
-            msg = (
-                f"query {self._query!r}: rows are to be quarantined, and no sink is given for them"
-            )
+            msg = f"query {self._query!r}: rows to quarantine, and no sink is given for them"
             raise RowCountsError(msg)
         part = self._quarantine.stage(quarantined.rows, epoch)
         failpoints.hit("sink.quarantined")
         if part.rows is not None and part.rows != quarantined.expected:
-            raise RowCountsError(
-                not_quarantined(self._query, epoch.epoch, quarantined.expected, part.rows)
-            )
+            msg = not_quarantined(self._query, epoch.epoch, quarantined.expected, part.rows)
+            raise RowCountsError(msg)
         staged[self._quarantine.name] = part
         return part.rows
 
@@ -492,7 +488,7 @@ def not_quarantined(query: str, epoch: int, expected: int, quarantined: int) -> 
     """Return the message of a batch whose rows were not the same when they were read again."""
     return (
         f"query {query!r}: batch {epoch} has taken {expected:,} rows out, and {quarantined:,} were "
-        "found when they were read again to keep them; nothing is published. A rule, or what is "
+        "found when they were read again for their sink; nothing is published. A rule, or what is "
         "computed before it, gives another result each time, or the input has changed meanwhile"
     )
 

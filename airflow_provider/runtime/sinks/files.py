@@ -35,7 +35,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.extensions import FILE_SINKS, load_known
 from airflow_provider.runtime.base.typed_json import Address, Name, NonNegative
 from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sinks.columns import check_columns
 from airflow_provider.runtime.sinks.staging import (
@@ -344,7 +344,7 @@ def _publish(staged: Path, target: Path) -> None:
         if not target.exists():
             msg = (
                 f"{target}: neither published nor staged ({staged} is gone); the staged file was "
-                f"removed by hand: restore it, or {START_OVER}"
+                f"removed by hand: restore it, or {FROM_SCRATCH}"
             )
             raise SinkError(msg) from None
 

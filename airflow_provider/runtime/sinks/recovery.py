@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api.sinks import MarkedSink
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.errors.ways_out import START_OVER
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
         msg = (
             f"{records.url}: epochs of query id {other} are published, but the checkpoint {log} is "
             f"of {query_id or 'no query yet'}; it was removed or replaced by hand, and running on "
-            f"would publish the same rows again: restore it, or {START_OVER}"
+            f"would publish the same rows again: restore it, or {FROM_SCRATCH}"
         )
         raise CheckpointError(msg)
 
@@ -97,7 +97,7 @@ def _check_not_behind(published: int, last_commit: int, log: str) -> None:
         msg = (
             f"{log}: epoch {published} is published, but Spark's log ends with batch {last_commit};"
             " the checkpoint was removed or rolled back by hand, and running on would publish the "
-            f"same rows again: restore it, or {START_OVER}"
+            f"same rows again: restore it, or {FROM_SCRATCH}"
         )
         raise CheckpointError(msg)
 
@@ -118,7 +118,7 @@ def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
     msg = (
         f"{log}: batch {epoch} is committed, but what it wrote is not recorded in {where}; another "
         "program ran the query on this checkpoint, or the record was removed by hand: restore a "
-        f"savepoint from before it, or {START_OVER}"
+        f"savepoint from before it, or {FROM_SCRATCH}"
     )
     return CheckpointError(msg)
 
@@ -132,7 +132,7 @@ def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
         msg = (
             f"{sink.name}: epoch {last} of query id {query_id} is published, and the job directory "
             f"{ends}: it is an older copy, such as a backup, and running on would write rows twice "
-            f"or leave them out. Put the newer directory back, or {START_OVER}"
+            f"or leave them out. Put the newer directory back, or {FROM_SCRATCH}"
         )
         raise CheckpointError(msg)
 

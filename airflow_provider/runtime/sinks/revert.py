@@ -15,7 +15,7 @@ from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
-from airflow_provider.runtime.errors.ways_out import RESTORE_ELSEWHERE
+from airflow_provider.runtime.errors.fixes import RESTORE_ELSEWHERE
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.sinks.committer import committable_of
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.fixes import FROM_SCRATCH, of_caller, set_option
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.errors.ways_out import START_OVER, of_caller, set_option
 from airflow_provider.runtime.spark.installation import spark_home
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
     if provider == STATE[PROVIDER]:
         way = f"take a savepoint, and start from it with {set_option('state_partitions', chosen)}"
     else:
-        way = f"{START_OVER}; Spark cannot repartition this state store"
+        way = f"{FROM_SCRATCH}; Spark cannot repartition this state store"
     price = "each costs time in each batch" if kept > chosen else "no more tasks can share the work"
     return (
         f"keeps its state in {kept} partitions, a new one here would have {chosen}; {price}. "

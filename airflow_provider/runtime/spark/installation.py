@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import of_caller
+from airflow_provider.runtime.errors.fixes import of_caller
 from airflow_provider.runtime.spark.versions import check_version, oldest_java, version_at
 
 if TYPE_CHECKING:

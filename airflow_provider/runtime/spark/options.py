@@ -6,7 +6,7 @@ from Spark's jars, and makes docs/spark-options.md of the table.
 
 A section ``[csv]`` has the options of a source, ``[spark.sql.files]`` settings, and a line that
 begins with ``>`` is text for the page. The other lines are rows: name, versions, decisions, reason
-and way out, with bars between them. Semicolons separate decisions:
+and fix, with bars between them. Semicolons separate decisions:
 
 ``passed``
     Spark gets the value. A reason says how the option can leave out, double or change input.
@@ -35,7 +35,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import set_conf
+from airflow_provider.runtime.errors.fixes import set_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -96,14 +96,14 @@ class Row(NamedTuple):
         versions: of Spark that have it: ``3.5-``, or ``3.5-4.0``.
         rules: the decisions.
         reason: a sentence, without its full stop; empty if the option is harmless.
-        way_out: a clause that says what to do instead.
+        fix: a clause that says what to do instead.
     """
 
     name: str
     versions: str
     rules: tuple[Rule, ...]
     reason: str
-    way_out: str
+    fix: str
 
     @property
     def is_setting(self) -> bool:
@@ -146,8 +146,8 @@ def parse_table(text: str) -> dict[str, Section]:
 
 def _row(line: str) -> Row:
     name, versions, decided, *rest = (part.strip() for part in line.split(" | "))
-    reason, way_out, *_ = (*rest, "", "")
-    return Row(name, versions, tuple(map(_rule, decided.split(";"))), reason, way_out)
+    reason, fix, *_ = (*rest, "", "")
+    return Row(name, versions, tuple(map(_rule, decided.split(";"))), reason, fix)
 
 
 def _rule(text: str) -> Rule:
@@ -177,12 +177,12 @@ def option_names() -> frozenset[str]:
 
 
 def refused_options(source_format: str, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a text for each option that is refused: the option, the reason and the way out."""
+    """Yield a text for each option that is refused: the option, the reason and the fix."""
     rows, given = rows_of(source_format), _lowered(options)
     for name, value in options.items():
         row = rows.get(name.lower())
         if row is not None and row.refuses(value, given):
-            yield f"option {row.name}={value}: {row.reason}; {row.way_out}"
+            yield f"option {row.name}={value}: {row.reason}; {row.fix}"
 
 
 def warned_options(source_format: str, options: Mapping[str, Any]) -> Iterator[str]:
@@ -210,7 +210,7 @@ def check_settings(settings: Mapping[str, str], named: str) -> None:
     for row in _refusing():
         value = settings.get(row.name)
         if value is not None and row.refuses(value):
-            msg = f"{named} {row.name}={value}: {row.reason}; {row.way_out}"
+            msg = f"{named} {row.name}={value}: {row.reason}; {row.fix}"
             raise ConfigError(msg)
 
 
@@ -232,7 +232,7 @@ def check_session(conf: Conf) -> None:
         if value is not None and row.refuses(value):
             other = set_conf(row.name, "false" if value.lower() == "true" else "true")
             msg = (
-                f"{row.name}={value}: {row.reason}; {row.way_out}: remove it from the job, or from "
+                f"{row.name}={value}: {row.reason}; {row.fix}: remove it from the job, or from "
                 f"spark-defaults.conf, which {other} overrides"
             )
             raise ConfigError(msg)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider.runtime.base.host import current_umask
 from airflow_provider.runtime.base.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
+from airflow_provider.runtime.errors.fixes import of_caller
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.errors.ways_out import of_caller
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
     CHANGELOGS,

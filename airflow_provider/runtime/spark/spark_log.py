@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider.runtime.base.clock import LOG_TIME
 from airflow_provider.runtime.errors import ConfigError, redaction
-from airflow_provider.runtime.errors.ways_out import set_conf
+from airflow_provider.runtime.errors.fixes import set_conf
 from airflow_provider.runtime.spark.defaults import (
     LOG_PROPERTY,
     configured,
@@ -183,7 +183,7 @@ def settings_without_ui(conf: Mapping[str, str], environ: Mapping[str, str]) -> 
 
 
 def application_settings(spark: SparkSession) -> dict[str, str]:
-    """Return Spark's settings in force; ``getConf()`` copies each through Java first, 20 ms."""
+    """Return Spark's current settings; ``getConf()`` copies each through Java first, 20 ms."""
     return dict(spark.sparkContext._conf.getAll())
 
 

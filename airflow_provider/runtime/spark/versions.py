@@ -85,7 +85,7 @@ def _numbers_of(version: str) -> tuple[int, int]:
 
 
 class Ability(enum.Enum):
-    """Work on state that not every Spark can do: its name, since which version, and the way out."""
+    """Work on state that not every Spark can do: its name, since which version, and the fix."""
 
     READ_STATE = ("read state", "4.0", "read it with one of these; the job can stay on its Spark")
     REPARTITION = ("repartition state", "4.2", "use one, or restore without partitions")
@@ -104,7 +104,7 @@ def can(spark: Any, ability: Ability) -> bool:
 
 
 def check_can(spark: Any, ability: Ability) -> None:
-    """Refuse a Spark that lacks an ability, with the versions that have it and the way out."""
+    """Refuse a Spark that lacks an ability, with the versions that have it and the fix."""
     if can(spark, ability):
         return
     what, since, way = ability.value

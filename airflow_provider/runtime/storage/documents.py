@@ -33,12 +33,12 @@ MIB: Final = 1 << 20
 
 
 class Contents(enum.Enum):
-    """The contents of a document, which decide the right that a reader in Airflow needs."""
+    """The contents of a document, which decide the permission that a reader in Airflow needs."""
 
     FACTS = "facts"
-    """Facts of a job and its runs: the right to read the DAG's task instances."""
+    """Facts of a job and its runs: the permission to read the DAG's task instances."""
     LOG = "log"
-    """Lines of a driver's log, among others: the right to read the DAG's task logs."""
+    """Lines of a driver's log, among others: the permission to read the DAG's task logs."""
 
 
 class Written(NamedTuple):
@@ -58,15 +58,15 @@ class Written(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
-    """Base of every document: a JSON object whose first member is ``version``.
+    """Base of every document: a JSON object whose first field is ``version``.
 
-    Its members are what its annotations say (:mod:`~.runtime.base.typed_json`). Readers refuse
-    anything else and versions newer than their own; they ignore unknown members.
+    Its fields are what its annotations say (:mod:`~.runtime.base.typed_json`). Readers refuse
+    anything else and versions newer than their own; they ignore unknown fields.
 
     Attributes:
-        CONTENTS: the right that a reader in Airflow needs; every class declares it.
-        PLACES: its paths from the job directory, with members in braces, and ``<any name>``. At
-            such a path the members must agree, by the first that fits: a copy under another name is
+        CONTENTS: the permission that a reader in Airflow needs; every class declares it.
+        PLACES: its paths from the job directory, with fields in braces, and ``<any name>``. At
+            such a path the fields must agree, by the first that fits: a copy under another name is
             refused.
         WRITTEN: how it comes there; every class with a place declares it.
         MOST_BYTES: a larger file is refused unread.
@@ -162,11 +162,11 @@ class Document:
 
     def _misplaced(self, where: str) -> str | None:
         found = next((m for place in self.PLACES if (m := _pattern(place).search(where))), None)
-        for member, named in (found.groupdict() if found else {}).items():
-            if str(getattr(self, member)) != named:
+        for field, named in (found.groupdict() if found else {}).items():
+            if str(getattr(self, field)) != named:
                 return (
-                    f"{member}: expected {named}, as in its path, found "
-                    f"{shown(getattr(self, member))}; it was copied or renamed: remove it, or put "
+                    f"{field}: expected {named}, as in its path, found "
+                    f"{shown(getattr(self, field))}; it was copied or renamed: remove it, or put "
                     "back what was there"
                 )
         return None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# O_PATH asks for no more than the right to pass through; Linux has it.
+# O_PATH asks for no more than the permission to pass through; Linux has it.
 _PASS: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe waits for a writer
@@ -64,7 +64,7 @@ class LocalFolder(NamedTuple):
         An error of the block that names a file in the folder gets its whole path.
 
         Args:
-            to_list: whether the folder is listed or flushed, which needs the right to read it.
+            to_list: whether the folder is listed or flushed, which needs the permission to read it.
             make: whether to make the folders below the root, each flushed to the disk as a name in
                 the one above.
         """

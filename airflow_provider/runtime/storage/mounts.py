@@ -110,7 +110,7 @@ def check_folder(folder: Path) -> None:
     For a folder that does not exist the one above counts.
 
     Raises:
-        UnsupportedStorageError: the message names the folder, the filesystem and the way out.
+        UnsupportedStorageError: the message names the folder, the filesystem and the fix.
         OSError: the folder cannot be written to.
 
     Crash safety: a hidden file may be left in the folder. Idempotent.

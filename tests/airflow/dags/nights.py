@@ -68,7 +68,7 @@ with night("night_upgrade"):
     SparkUpgradeOperator(
         task_id="upgrade",
         new_job_dir="{{ dag_run.conf['new_job_dir'] }}",
-        probation="20 seconds",
+        trial_period="20 seconds",
         **STREAM,
     )
 

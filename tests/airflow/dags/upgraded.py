@@ -33,7 +33,7 @@ with DAG("upgraded", schedule=None):
     SparkUpgradeOperator(
         task_id="upgrade",
         new_job_dir=f"{PLACE}/2",
-        probation="15 seconds",
+        trial_period="15 seconds",
         outlets=[Asset("versions")],
         **BOTH,
     )

@@ -11,7 +11,7 @@ from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA, SPARKS_KAFKA
 from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.jobdir.datasets import Partition
 from airflow_provider.runtime.queries.source import lacks_kafka, missing_source
 from airflow_provider.runtime.spark.versions import fitting_packages
@@ -94,7 +94,7 @@ def test_a_start_by_time_comes_before_one_by_offsets(given, at):
     ],
 )
 def test_a_wrong_option_is_one_line_with_its_name(given, words):
-    """It names the option and the way out, and shows no secret."""
+    """It names the option and the fix, and shows no secret."""
     with pytest.raises(ConfigError) as refused:
         parse(**given)
 

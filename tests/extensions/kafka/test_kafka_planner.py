@@ -91,7 +91,7 @@ def test_a_new_query_starts_where_its_options_say(options, start):
     ],
 )
 def test_a_start_that_cannot_be_is_refused(options, words):
-    """One line with the option, the partition and the way out."""
+    """One line with the option, the partition and the fix."""
     with pytest.raises(ConfigError) as refused:
         planner(**options).first()
 

@@ -197,7 +197,7 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, br
     unread = [look["backlog"]["maxOffsetsBehindLatest"] for look in seen if look["backlog"]]
     assert 0 == unread[-1]
     assert 0 < max(unread) <= 100
-    assert "messages" in seen[-1]["pacing"]["sources"]
+    assert "messages" in seen[-1]["batch_sizing"]["sources"]
 
 
 @pytest.mark.long

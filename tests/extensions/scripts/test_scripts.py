@@ -99,7 +99,7 @@ def test_every_sink_of_sparks_says_what_it_guarantees():
     ],
 )
 def test_what_has_no_meaning_is_refused(calls, reason):
-    """In one line, which names the call and the way out."""
+    """In one line, which names the call and the fix."""
     (line,) = refusals_of(WriterCalls(**calls))
 
     assert reason in line
@@ -316,7 +316,7 @@ def test_parameters_take_their_places(text, filled):
     ],
 )
 def test_a_parameter_that_would_be_text_of_the_statement_is_refused(text, line, reason):
-    """With its line and the way out: a value is a marker, and what quotes a path is not in it."""
+    """With its line and the fix: a value is a marker, and what quotes a path is not in it."""
     with pytest.raises(ParameterError) as refused:
         fill(text, PARAMS)
 

@@ -1,4 +1,4 @@
-"""Ways out: each in the words of the caller, and for the form that the job has."""
+"""Fixes: each in the words of the caller, and for the form that the job has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider.runtime.entry_point import form_of
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import (
+from airflow_provider.runtime.errors.fixes import (
+    FROM_SCRATCH,
     PACKAGES,
     RESTORE_ELSEWHERE,
-    START_OVER,
     Caller,
     Form,
     addressing,
@@ -91,7 +91,7 @@ def flags_outside_of_ways_out(path: Path) -> list[str]:
 @pytest.mark.long
 def test_no_message_of_a_run_names_an_option_to_every_caller():
     """
-    Each text that a driver may show takes the name of an option from the ways out; modules that
+    Each text that a driver may show takes the name of an option from the fixes; modules that
     only a shell reaches are named here.
     """
     package = ROOT / "airflow_provider"
@@ -99,7 +99,7 @@ def test_no_message_of_a_run_names_an_option_to_every_caller():
         path
         for room in ("runtime", "extensions")
         for path in (package / room).rglob("*.py")
-        if not path.stem.endswith(("_command", "_commands", "_output", "ways_out"))
+        if not path.stem.endswith(("_command", "_commands", "_output", "fixes"))
         and "cli" not in path.parts
     ]
     found = {
@@ -119,7 +119,7 @@ def test_no_refusal_offers_another_job_directory_without_its_price():
     offers = [
         f"{path.name}: {node.value!s}"
         for path in (ROOT / "airflow_provider").rglob("*.py")
-        if path.stem != "ways_out"
+        if path.stem != "fixes"
         for statement in ast.walk(ast.parse(path.read_text()))
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return)  # no docstring
         for node in ast.walk(statement)
@@ -127,7 +127,7 @@ def test_no_refusal_offers_another_job_directory_without_its_price():
     ]
 
     assert [] == offers
-    assert all(OFFER.search(text) for text in (START_OVER, RESTORE_ELSEWHERE))
+    assert all(OFFER.search(text) for text in (FROM_SCRATCH, RESTORE_ELSEWHERE))
 
 
 def test_a_task_gets_the_operators_words():
@@ -154,7 +154,7 @@ def test_a_missing_parameter_names_the_callers_way_out():
 
 @pytest.mark.parametrize("form", [Form.SCRIPT, Form.SQL])
 def test_a_program_is_not_told_of_ctx(form):
-    """No way out of a script or a file of SQL is one that only a job's function has."""
+    """No fix of a script or a file of SQL is one that only a job's function has."""
     with addressing(form=form):
         found = words()
 

@@ -1,4 +1,4 @@
-"""The version in force: what a job's address means after an accepted upgrade."""
+"""The active version: what a job's address means after an accepted upgrade."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
-    directory_in_force,
+    active_directory,
     put_upgrade,
     upgrade_id,
 )
@@ -25,7 +25,7 @@ from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBu
 ROOT = Path(airflow_provider.__file__).parent
 DOCS = ROOT.parent / "docs" / "change-a-job.md"
 _TAKES_AN_ADDRESS = re.compile(r"\b(directory_at|known_job|open_job_directory|job_source)\(")
-_FOLLOWS = ("directory_in_force", "add_job_dir", "version_in_force")
+_FOLLOWS = ("active_directory", "add_job_dir", "active_version")
 
 
 @dataclasses.dataclass
@@ -63,8 +63,8 @@ def test_an_address_means_the_version_in_force(versions, step):
     versions.put(step)
 
     expected = versions.new if step is UpgradeStep.ACCEPTED else versions.old
-    assert expected.directory.url == directory_in_force(versions.old.directory.url)
-    assert versions.new.directory.url == directory_in_force(versions.new.directory.url)
+    assert expected.directory.url == active_directory(versions.old.directory.url)
+    assert versions.new.directory.url == active_directory(versions.new.directory.url)
 
 
 def test_a_run_is_looked_for_in_its_own_version(versions):
@@ -72,7 +72,7 @@ def test_a_run_is_looked_for_in_its_own_version(versions):
     versions.put(UpgradeStep.ACCEPTED)
     old = versions.old.directory.url
 
-    found = {run: directory_in_force(old, run_id=run) for run in ("r1", "r2", "none")}
+    found = {run: active_directory(old, run_id=run) for run in ("r1", "r2", "none")}
 
     new = versions.new.directory.url
     assert {"r1": old, "r2": new, "none": new} == found
@@ -84,7 +84,7 @@ def test_a_version_in_force_that_is_not_mounted_is_refused(versions):
     (Path(versions.new.directory.url) / "identity.json").unlink()
 
     with pytest.raises(ConfigError, match="have led to .*new, and there is no job directory there"):
-        directory_in_force(versions.old.directory.url)
+        active_directory(versions.old.directory.url)
 
 
 def test_a_command_is_about_the_version_in_force(versions, capsys):
@@ -105,7 +105,7 @@ def test_a_command_is_about_the_version_in_force(versions, capsys):
 # --- who takes an address -----------------------------------------------------------------------
 
 ONE_VERSION = {
-    "extensions/row_checks/view.py": "gets the directory in force from the service",
+    "extensions/row_checks/view.py": "gets the active directory from the service",
     "hooks/task_runs.py": "the runs of one task, and the directory that it is about to use",
     "hooks/cluster.py": "submits a driver of one version",
     "hooks/driver_hook.py": "watches one run",
@@ -116,7 +116,7 @@ ONE_VERSION = {
     "operators/lineage.py": "what a run reads and writes",
     "operators/worker_wait.py": "how long one run took",
     "operators/spark_bootstrap.py": "history for a job that has not begun",
-    "plugins/actions.py": "gets the directory in force from the service",
+    "plugins/actions.py": "gets the active directory from the service",
     "plugins/routes.py": "the same; a document is that of the task's own directory",
     "plugins/run_history.py": "the same",
     "plugins/run_views.py": "the same",

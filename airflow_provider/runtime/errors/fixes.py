@@ -1,4 +1,4 @@
-"""Ways out of an error, worded for the run's caller and the job's form."""
+"""Fixes of an error, worded for the run's caller and the job's form."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-START_OVER: Final = (
-    "start over in a new job directory, with an output of its own: it reads all input again and "
-    "writes all rows again"
+FROM_SCRATCH: Final = (
+    "start from scratch in a new job directory, with an output of its own: it reads all input "
+    "again and writes all rows again"
 )
-"""The way out that costs most, with its price."""
+"""The fix that costs most, with its price."""
 RESTORE_ELSEWHERE: Final = (
     "restore the savepoint into a new job directory, with an output of its own: it reads and "
     "writes again what came after the savepoint"
@@ -102,7 +102,7 @@ def keep_position(source: str) -> str:
 
 
 def words() -> Mapping[str, str]:
-    """Return all ways out that have no values of their own, by name, for templates of messages."""
+    """Return all fixes that have no values of their own, by name, for templates of messages."""
     form = _Process.reader.form
     return {
         "CONF": of_caller("--conf", "the operator's conf"),
