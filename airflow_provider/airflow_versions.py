@@ -48,7 +48,7 @@ __all__ = [
 
 _EXCEPTIONS: Final = ("airflow.sdk.exceptions", "airflow.exceptions")
 # The modules that have a name, those of newer versions first.
-_PLACES: Final[Mapping[str, tuple[str, ...]]] = {
+_LOCATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "AirflowException": _EXCEPTIONS,
     "AirflowFailException": _EXCEPTIONS,
     "AirflowNotFoundException": _EXCEPTIONS,
@@ -72,21 +72,21 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and would take an
         """
         if name in _RETRY_POLICIES:  # a class must have a base, also where it cannot be made
             return getattr(importlib.import_module("airflow.sdk"), name, object)
-        if name not in _PLACES:  # such as what importing asks every module for
+        if name not in _LOCATIONS:  # such as what importing asks every module for
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
-        return find_name(name, _PLACES[name])
+        return find_name(name, _LOCATIONS[name])
 
 
-def find_name(name: str, places: Sequence[str]) -> Any:
+def find_name(name: str, locations: Sequence[str]) -> Any:
     """Return a name of Airflow from the first of these modules that has it.
 
     Raises:
         AttributeError: this version has it nowhere.
     """
-    for place in places:
+    for location in locations:
         try:
-            return getattr(importlib.import_module(place), name)
+            return getattr(importlib.import_module(location), name)
         except (ImportError, AttributeError):
             continue
     msg = f"Airflow {version()} has no {name!r}"
@@ -126,9 +126,9 @@ def tells_triggers_of_kills() -> bool:
 
 @functools.cache
 def _gauge() -> Any:
-    for place in _STATS:
-        if _can_import(place):
-            module = importlib.import_module(place)
+    for location in _STATS:
+        if _can_import(location):
+            module = importlib.import_module(location)
             return module.gauge if hasattr(module, "gauge") else module.Stats.gauge
     msg = f"Airflow {version()} has stats in none of {', '.join(_STATS)}"
     raise ImportError(msg)

@@ -21,10 +21,10 @@ from airflow_provider.operators.live_with_history import live_with_history
 
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
-PLACE = f"{DATA}/bootstrap"
+LOCATION = f"{DATA}/bootstrap"
 MOMENT = "2013-07-01T12:00:00Z"
-HISTORY = {"input": f"{PLACE}/history", "output": f"{PLACE}/output"}
-LIVE = {"input": f"{PLACE}/arriving", "output": f"{PLACE}/output"}
+HISTORY = {"input": f"{LOCATION}/history", "output": f"{LOCATION}/output"}
+LIVE = {"input": f"{LOCATION}/arriving", "output": f"{LOCATION}/output"}
 
 
 @dag(schedule=None, catchup=False, max_active_runs=1, tags=["spark", "state"], doc_md=__doc__)
@@ -50,7 +50,7 @@ def flights_bootstrap() -> None:
     put_flights() >> live_with_history(
         "delays",
         job=f"{HERE}/jobs/daily_delays.py:daily_delays_so_far",
-        job_dir=f"{PLACE}/job",
+        job_dir=f"{LOCATION}/job",
         history_params=HISTORY,
         params=LIVE,
         history={"output": "keep"},

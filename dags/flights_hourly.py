@@ -64,13 +64,13 @@ def put_flights(folder: str, data_interval_start: Any = None) -> None:
             unfinished.replace(file)
 
 
-def read_slice(task_id: str, place: str, *, at_end: str) -> SparkStreamingOperator:
+def read_slice(task_id: str, location: str, *, at_end: str) -> SparkStreamingOperator:
     """Read what has come since the last slice; *at_end* says what becomes of the open hours."""
     return SparkStreamingOperator(
         task_id=task_id,
         job=f"{HERE}/jobs/hourly_delays.py:hourly_delays",
-        job_dir=f"{place}/job",
-        params={"input": f"{place}/input", "output": f"{place}/output"},
+        job_dir=f"{location}/job",
+        params={"input": f"{location}/input", "output": f"{location}/output"},
         until="available",
         at_end=at_end,
         depends_on_past=True,  # a slice builds on the one before it

@@ -23,7 +23,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
-PLACE = f"{DATA}/supervised"
+LOCATION = f"{DATA}/supervised"
 DELAYS = Asset("flights_daily_delays_so_far")
 
 
@@ -39,8 +39,8 @@ def flights_supervised() -> None:
     SparkStreamingOperator(
         task_id="stream",
         job=f"{HERE}/jobs/daily_delays.py:daily_delays_so_far",
-        job_dir=f"{PLACE}/job",
-        params={"input": f"{DATA}/input", "output": f"{PLACE}/output"},
+        job_dir=f"{LOCATION}/job",
+        params={"input": f"{DATA}/input", "output": f"{LOCATION}/output"},
         until="stopped",
         trigger="10 seconds",
         max_runtime="59 minutes",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACE = ROOT / ".work" / "versions"
+LOCATION = ROOT / ".work" / "versions"
 OWN = ROOT / ".venv"
 PINS: Final = {
     "3.1": ["apache-airflow==3.1.8", "sqlalchemy==1.4.54", "alembic==1.16.5"],
@@ -124,7 +124,7 @@ def python_of(version: str, *, oldest: bool) -> Path:
     """Return the Python of a version's environment, which is made if it is not there."""
     if version == "own":
         return OWN / "bin" / "python"
-    folder = PLACE / (f"airflow-{version}" + ("-oldest" if oldest else ""))
+    folder = LOCATION / (f"airflow-{version}" + ("-oldest" if oldest else ""))
     python = folder / "bin" / "python"
     done = folder / ".installed"
     wanted = " ".join([*PINS[version], *NEEDED, OLDEST_PROVIDER if oldest else ""])

@@ -43,7 +43,7 @@ CONF = {
 
 def main() -> int:
     """Run the benchmark, or one side of it."""
-    from places import PLAIN, SINKS
+    from locations import PLAIN, SINKS
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
@@ -87,14 +87,14 @@ def make_input(folder: Path, rows: int) -> None:
 
 def measure(side: str, folder: Path, batches: int) -> dict[str, float]:
     """Run one side in this process; return seconds and rows."""
-    from places import PLAIN, count_rows, prepare
+    from locations import PLAIN, count_rows, prepare
 
     from airflow_provider.runtime.spark.session import jvm_pid, start_spark
     from tests.extensions.postgres.postgres_support import postgres_server
 
-    place = WORK / side
-    shutil.rmtree(place, ignore_errors=True)
-    prepare(side, place)
+    location = WORK / side
+    shutil.rmtree(location, ignore_errors=True)
+    prepare(side, location)
     spark = start_spark("bench", "local[2]", CONF)
     spark.sparkContext.setLogLevel("ERROR")
     pids = (os.getpid(), jvm_pid(spark))
@@ -103,22 +103,24 @@ def measure(side: str, folder: Path, batches: int) -> dict[str, float]:
     ):
         cpu, begun = cpu_seconds(pids), dt.datetime.now(dt.timezone.utc)
         if side == PLAIN:
-            all_read = run_plain(spark, folder, place, FILES // batches)
+            all_read = run_plain(spark, folder, location, FILES // batches)
         else:
-            params = {"sink": side, "place": str(place), "database": database}
-            all_read = run_runtime(spark, folder, place, FILES // batches, params)
+            params = {"sink": side, "location": str(location), "database": database}
+            all_read = run_runtime(spark, folder, location, FILES // batches, params)
         ended = dt.datetime.now(dt.timezone.utc)
         measured = {
             "query_s": (all_read - begun).total_seconds(),
             "wall_s": (ended - begun).total_seconds(),
             "cpu_s": cpu_seconds(pids) - cpu,
-            "rows": float(count_rows(side, place, database)),
+            "rows": float(count_rows(side, location, database)),
         }
     spark.stop()
     return measured
 
 
-def run_plain(spark: SparkSession, folder: Path, place: Path, files_per_batch: int) -> dt.datetime:
+def run_plain(
+    spark: SparkSession, folder: Path, location: Path, files_per_batch: int
+) -> dt.datetime:
     """Run the query as Spark's guide shows it, with the native Parquet sink.
 
     Returns:
@@ -130,8 +132,8 @@ def run_plain(spark: SparkSession, folder: Path, place: Path, files_per_batch: i
     query = (
         count_by_window(events.csv(str(folder)).withWatermark(*WATERMARK))
         .writeStream.format("parquet")
-        .option("path", str(place / "output"))
-        .option("checkpointLocation", str(place / "checkpoint"))
+        .option("path", str(location / "output"))
+        .option("checkpointLocation", str(location / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
@@ -140,7 +142,7 @@ def run_plain(spark: SparkSession, folder: Path, place: Path, files_per_batch: i
 
 
 def run_runtime(
-    spark: SparkSession, folder: Path, place: Path, files_per_batch: int, params: dict[str, str]
+    spark: SparkSession, folder: Path, location: Path, files_per_batch: int, params: dict[str, str]
 ) -> dt.datetime:
     """Run the same query to its final checkpoint.
 
@@ -156,7 +158,7 @@ def run_runtime(
 
     params = {**params, "input": str(folder), "files_per_batch": str(files_per_batch)}
     entry = f"{ROOT}/scripts/benchmarks/windows.py:windows"
-    job_dir = str(place / "job")
+    job_dir = str(location / "job")
     asked = RunSpec(job_dir=job_dir, entry=entry, params=params, conf=CONF, mode="streaming")
     final = run_job(asked, spark=spark)
     (query,) = final.queries
@@ -193,7 +195,7 @@ def run_in_turns(
 
 def report(found: dict[str, list[dict[str, float]]], rows: int, batches: int, rounds: int) -> int:
     """Print medians, and the medians of the rounds' ratios to plain PySpark."""
-    from places import PLAIN
+    from locations import PLAIN
 
     print(f"\n{rows:,} rows in {batches} batches, medians of {rounds} rounds in turns")
     print("| | query | to the end | CPU | query / plain | end / plain | groups written |")

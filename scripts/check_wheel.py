@@ -40,10 +40,10 @@ for name in sys.argv[1:]:
         print(f"{name} cannot be imported", file=sys.stderr)
         traceback.print_exc()
     else:
-        place = pathlib.Path(module.__file__)
+        location = pathlib.Path(module.__file__)
         if pathlib.Path(sys.prefix) not in place.parents:
             failed += 1
-            print(f"{name} comes from {place}, not from the wheel", file=sys.stderr)
+            print(f"{name} comes from {location}, not from the wheel", file=sys.stderr)
 sys.exit(1 if failed else 0)
 """
 # What `airflow providers list` does, which finds providers by their entry points and reads them by

@@ -24,12 +24,12 @@ _ABOUT: Final = """\
 `scripts/crash_table.py` makes this page from the modules `failpoints` of the kernel and of each
 extension.
 
-A *failpoint* is a place where a test makes a process die. `tests/crash` kills a real process at
-each of them, and the next start repairs what it has left. A row is one repair, with all that it
-repairs. `N` is the epoch. A step of an epoch
-comes in this order: staged, pre-committed, Spark's own commit (`commits/N`), published. In BATCH
-one batch job per query takes the place of Spark's micro-batches, and `batch.json`, for all queries
-together, that of `commits/N`.
+A *failpoint* is a point in the code where a test makes a process die. `tests/crash` kills a real
+process at each of them, and the next start repairs what it has left. A row is one repair, with
+all that it repairs. `N` is the epoch. A step of an epoch comes in this order: staged,
+pre-committed, Spark's own commit (`commits/N`), published. In BATCH one batch job per query takes
+the place of Spark's micro-batches, and `batch.json`, for all queries together, that of
+`commits/N`.
 
 | failpoint | a crash there leaves | what follows |
 |---|---|---|

@@ -120,7 +120,7 @@ def lay_out() -> None:
         msg = "docs/operators.md differs from the code: run scripts/docs_operators.py"
         raise PageError(msg)
     if missing := sorted(set(named_in(navigation())) ^ pages):
-        msg = f"{missing[0]} is a page without a place in the nav of mkdocs.yml, or the reverse"
+        msg = f"{missing[0]} is a page without a location in the nav of mkdocs.yml, or the reverse"
         raise PageError(msg)
     check_links(files)
     for path in SOURCE.rglob("*"):
@@ -154,16 +154,16 @@ def site_files() -> dict[str, bytes]:
             continue  # the reference has them
         name = path.relative_to(ROOT).as_posix()
         page = path.suffix == ".md"
-        files[place_of(name)] = relinked(name, path.read_text()) if page else path.read_bytes()
+        files[location_of(name)] = relinked(name, path.read_text()) if page else path.read_bytes()
     for name in OUTSIDE:
-        files[place_of(name)] = relinked(name, (ROOT / name).read_text())
+        files[location_of(name)] = relinked(name, (ROOT / name).read_text())
     for path in sorted((ROOT / "dags").glob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        files[place_of(name)] = program_page(path).encode()
+        files[location_of(name)] = program_page(path).encode()
     return files | {name: rendered(text) for name, text in docs_reference.pages().items()}
 
 
-def place_of(name: str) -> str:
+def location_of(name: str) -> str:
     """Return where the site has a file of the repository; raise PageError if it has none."""
     if name in REFERENCE:
         return REFERENCE[name]
@@ -178,8 +178,8 @@ def place_of(name: str) -> str:
 
 
 def relinked(name: str, text: str) -> bytes:
-    """Return a page's text with links that fit its place in the site."""
-    here = posixpath.dirname(place_of(name))
+    """Return a page's text with links that fit its location in the site."""
+    here = posixpath.dirname(location_of(name))
 
     def moved(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(name), link[1]))
@@ -188,11 +188,11 @@ def relinked(name: str, text: str) -> bytes:
             return posixpath.relpath("reference/documents.md", here or ".") + f"#{anchor}"
         has_pages = (ROOT / target / "README.md").exists()
         try:
-            place = place_of(f"{target}/README.md" if has_pages else target)
+            location = location_of(f"{target}/README.md" if has_pages else target)
         except PageError as error:
             msg = f"{name} links {link[1]}: {error}; quote its name instead"
             raise PageError(msg) from None
-        return posixpath.relpath(place, here or ".") + (link[2] or "")
+        return posixpath.relpath(location, here or ".") + (link[2] or "")
 
     return rendered(
         "".join(

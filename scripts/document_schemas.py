@@ -204,18 +204,18 @@ def job_directory_page(kinds: list[type[Document]]) -> str:
     text = (ROOT / JOB_DIRECTORY).read_text()
     before, _, rest = text.partition(_BEGINS)
     table = ["| path | written | by | without it | what it says |", "|---|---|---|---|---|"]
-    placed = sorted((kind for kind in kinds if kind.PLACES), key=_order)
+    placed = sorted((kind for kind in kinds if kind.LOCATIONS), key=_order)
     rows = "".join(f"{row}\n" for row in (*table, *map(_row, placed)))
     return before + _BEGINS + rows + _ENDS + rest.partition(_ENDS)[2]
 
 
 def _order(kind: type[Document]) -> tuple[bool, str]:
-    path = _MEMBER.sub(_named, kind.PLACES[0])
+    path = _MEMBER.sub(_named, kind.LOCATIONS[0])
     return "/" in path, path
 
 
 def _row(kind: type[Document]) -> str:
-    paths = "<br>".join(f"`{_MEMBER.sub(_named, place)}`" for place in kind.PLACES)
+    paths = "<br>".join(f"`{_MEMBER.sub(_named, location)}`" for location in kind.LOCATIONS)
     how, by, without = kind.WRITTEN
     said = re.sub(r"^``[^`]+``[^:.]*[:.] ?", "", first_line(kind)).replace("``", "`")
     link = f"[{title_of(kind)}](schemas/{title_of(kind)}.json)"

@@ -42,7 +42,7 @@ PROTOCOL: Final = (
     "driver/records.py",
     "jobdir/lease.py",
     "jobdir/lease_records.py",
-    "jobdir/checkpoint_places.py",
+    "jobdir/checkpoint_locations.py",
     "jobdir/journal.py",
     "base/host.py",
     "jobdir/requests.py",
@@ -198,7 +198,7 @@ class Source:
         counts: dict[tuple[str, str], int] = {}
         for function, kind, first, last, text in self._found():
             number = counts[function, kind] = counts.get((function, kind), 0) + 1
-            span = (self._place(first, end=False), self._place(last, end=True))
+            span = (self._location(first, end=False), self._location(last, end=True))
             lines = (first.lineno, int(last.end_lineno or last.lineno))
             yield Mutant(self.path, function, kind, number, span, lines, text)
 
@@ -208,7 +208,7 @@ class Source:
         first, last = mutant.span
         return (raw[:first] + mutant.text.encode() + raw[last:]).decode()
 
-    def _place(self, node: _Piece, *, end: bool) -> int:
+    def _location(self, node: _Piece, *, end: bool) -> int:
         line, column = node.lineno, node.col_offset
         if end:
             line, column = node.end_lineno or line, node.end_col_offset or column
@@ -216,7 +216,7 @@ class Source:
 
     def _segment(self, node: _Piece) -> str:
         raw = self.text.encode()
-        return raw[self._place(node, end=False) : self._place(node, end=True)].decode()
+        return raw[self._location(node, end=False) : self._location(node, end=True)].decode()
 
     def _found(self) -> Iterator[tuple[str, str, _Piece, _Piece, str]]:
         whole = LINES.get(_module_of(self.path), "").split()

@@ -158,7 +158,7 @@ def venv_works() -> bool:
     """Whether ``.venv`` was finished, runs a supported Python and has pip."""
     if UNFINISHED.exists() or probe(str(VENV_PYTHON))[:2] not in SUPPORTED:
         return False
-    # A moved or copied environment still runs, but installs into the place it came from.
+    # A moved or copied environment still runs, but installs into the location it came from.
     prefix = output_of([str(VENV_PYTHON), "-c", "import sys, pip; print(sys.prefix)"])
     return Path(prefix.strip() or os.sep).resolve() == VENV.resolve() and scripts_are_ours()
 

@@ -94,7 +94,7 @@ _SIZES: Final = {
     **dict.fromkeys((_CLASS, _STRING, 16, 19, 20), 2),
     15: 3,
 }
-_LONGS: Final = frozenset({5, 6})  # which take two places
+_LONGS: Final = frozenset({5, 6})  # which take two locations
 
 
 class Lists(NamedTuple):
@@ -154,17 +154,17 @@ def _options_among(texts: Iterable[str]) -> set[str]:
 
 def _texts_in(data: bytes) -> Iterator[str]:
     """Yield the texts of a class file: what its code has in quotes, and not names of methods."""
-    count, place, number = int.from_bytes(data[8:10], "big"), 10, 1
+    count, location, number = int.from_bytes(data[8:10], "big"), 10, 1
     names: dict[int, str] = {}
     texts: list[int] = []
     while number < count:
-        tag = data[place]
-        first = int.from_bytes(data[place + 1 : place + 3], "big")
+        tag = data[location]
+        first = int.from_bytes(data[location + 1 : location + 3], "big")
         if tag == _UTF8:
-            names[number] = data[place + 3 : place + 3 + first].decode("utf-8", "replace")
-            place += 3 + first
+            names[number] = data[location + 3 : location + 3 + first].decode("utf-8", "replace")
+            location += 3 + first
         else:
-            place += 1 + _SIZES[tag]
+            location += 1 + _SIZES[tag]
         if tag == _STRING:
             texts.append(first)
         number += 2 if tag in _LONGS else 1

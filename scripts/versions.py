@@ -85,7 +85,7 @@ ROWS: Final[Mapping[str, Row]] = {
         "rejected records, and rows that break rules: counted, kept, limited",
         "test_row_checks",
         "test_rejected_records_are_kept_as_they_were",
-        "test_rules_at_one_place_see_a_row_once",
+        "test_rules_at_one_location_see_a_row_once",
         "test_a_rule_above_a_stateful_operator_splits_what_is_written[windows-streaming]",
         "test_a_rule_above_a_stateful_operator_splits_what_is_written[joined-streaming]",
         "test_a_batch_that_crosses_a_limit_is_not_published",

@@ -155,7 +155,7 @@ def lane_of(item: pytest.Item) -> tuple[int, str]:
 
 
 def _order(item: pytest.Item) -> tuple[int, str]:
-    """Tell the place of a test among others: those of one Airflow follow each other."""
+    """Tell the location of a test among others: those of one Airflow follow each other."""
     rank, lane = lane_of(item)
     return rank, lane if lane in SERVICES else ""
 

@@ -10,7 +10,7 @@ import pytest
 
 
 def choose_pairwise(cases: Sequence[Sequence[Any]]) -> list[int]:
-    """Return the places of a few cases in which all pairs of values are that are in any.
+    """Return the locations of a few cases in which all pairs of values are that are in any.
 
     Greedy: the case with most pairs that are still missing is next, the first one of equals. So the
     choice is the same wherever and whenever it is made, and close to the smallest.
@@ -22,7 +22,7 @@ def choose_pairwise(cases: Sequence[Sequence[Any]]) -> list[int]:
     missing = set().union(*pairs)
     chosen = []
     while missing:
-        best = max(range(len(cases)), key=lambda place: len(pairs[place] & missing))
+        best = max(range(len(cases)), key=lambda location: len(pairs[location] & missing))
         chosen.append(best)
         missing -= pairs[best]
     return sorted(chosen)
@@ -36,15 +36,15 @@ def _pairs_of(case: Sequence[Any]) -> set[tuple[tuple[int, Any], ...]]:
 def mark_whole(
     cases: Sequence[Sequence[Any]], chosen: Collection[int], *, ids: Iterable[str] | None = None
 ) -> list[Any]:
-    """Return all cases as parameters, those at other places than *chosen* marked ``whole``.
+    """Return all cases as parameters, those at other locations than *chosen* marked ``whole``.
 
     Args:
         cases: for each case its values.
-        chosen: places, :func:`choose_pairwise`'s or one's own.
+        chosen: locations, :func:`choose_pairwise`'s or one's own.
         ids: what the cases are called.
     """
     names = [None] * len(cases) if ids is None else list(ids)
     return [
-        pytest.param(*case, id=name, marks=[] if place in chosen else [pytest.mark.whole])
-        for place, (case, name) in enumerate(zip(cases, names, strict=True))
+        pytest.param(*case, id=name, marks=[] if location in chosen else [pytest.mark.whole])
+        for location, (case, name) in enumerate(zip(cases, names, strict=True))
     ]

@@ -34,13 +34,13 @@ class Block:
     """A fenced block.
 
     Attributes:
-        place: its page and line, to be found by.
+        location: its page and line, to be found by.
         language: the first word after the fence; empty without one.
         mark: the words after it.
         text: its lines.
     """
 
-    place: str
+    location: str
     language: str
     mark: str
     text: str
@@ -99,8 +99,8 @@ def _blocks_of(page: Path) -> Iterator[Block]:
             fence, info, begin, lines = found[1], found[2].strip(), number, []
         elif fence and line.strip() == fence:
             language, _, mark = info.partition(" ")
-            place = f"{page.relative_to(ROOT)}:{begin}"
-            yield Block(place, language, mark.strip(), "\n".join(lines) + "\n")
+            location = f"{page.relative_to(ROOT)}:{begin}"
+            yield Block(location, language, mark.strip(), "\n".join(lines) + "\n")
             fence = ""
         else:
             lines.append(line)

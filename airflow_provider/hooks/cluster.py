@@ -195,16 +195,16 @@ class ClusterHook(DriverHook):
 
     def _shipped(self, entry: str) -> tuple[str, list[str]]:
         files = [name.strip() for name in (self._options.py_files or "").split(",") if name.strip()]
-        place = file_of(entry)
-        if place is None:
+        location = file_of(entry)
+        if location is None:
             return entry, files
-        if "://" not in place:
+        if "://" not in location:
             msg = (
                 f"entry {entry!r}: a cluster cannot read that file; upload it and write its "
                 "address, such as s3://BUCKET/FILE.py:FUNC, or name a module of py_files"
             )
             raise ConfigError(msg)
-        return shipped_entry(entry), [*files, place]
+        return shipped_entry(entry), [*files, location]
 
     def _check_options(self, *, has_secrets: bool) -> None:
         for name in _OF_SPARK_SUBMIT:

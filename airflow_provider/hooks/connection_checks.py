@@ -99,9 +99,9 @@ def _pyspark_version(home: Path) -> str | None:
     with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(archive) as z:
         if match := _VERSION.search(z.read("pyspark/version.py").decode()):
             return match[1]
-    for place in (home / "python" / "pyspark", home):  # as Spark is shipped, as pip installs it
+    for location in (home / "python" / "pyspark", home):  # as Spark is shipped, as pip installs it
         with contextlib.suppress(OSError):
-            if match := _VERSION.search((place / "version.py").read_text(encoding="utf-8")):
+            if match := _VERSION.search((location / "version.py").read_text(encoding="utf-8")):
                 return match[1]
     return None
 

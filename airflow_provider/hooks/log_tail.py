@@ -45,7 +45,7 @@ class FollowedRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/submissions/<driver id>.followed.json",)
+    LOCATIONS = ("runs/<run id>/submissions/<driver id>.followed.json",)
     WRITTEN = Written("replaced", "task that copies the log", "no line was copied")
 
     offset: NonNegative

@@ -178,9 +178,9 @@ class SparkStreamingHook(DriverHook):
             str(runtime_zip(airflow_home() / "spark_stream")),
             *_split(self._options.py_files),
         ]
-        place = file_of(spec.entry)
-        if self._is_cluster() and place is not None:
-            files.append(place)  # the driver runs elsewhere, so the job's file travels with it
+        location = file_of(spec.entry)
+        if self._is_cluster() and location is not None:
+            files.append(location)  # the driver runs elsewhere, so the job's file travels with it
         hook = _submit_hook(
             conn_id=self._conn_id,
             **{**self._options.arguments(), "py_files": ",".join(files)},

@@ -75,8 +75,8 @@ def opening_storage(
         if credentials_in_use() is not None:
             return method(self, *args, **kwargs)
         try:
-            place = self.job_dir or getattr(self, "checkpoint", None)
-            credentials = credentials_of(self.storage_conn_id, place)
+            location = self.job_dir or getattr(self, "checkpoint", None)
+            credentials = credentials_of(self.storage_conn_id, location)
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
         with using(credentials):

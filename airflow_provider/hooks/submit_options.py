@@ -214,8 +214,8 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
             "spark.yarn.maxAppAttempts": attempts,
         }
     if master.startswith("k8s"):
-        places = ("driver", "executor")
-        return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in places}
+        locations = ("driver", "executor")
+        return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in locations}
     return {}
 
 

@@ -84,7 +84,7 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
         if run_id in seen:
             msg = (
                 f"{directory.run(replays).storage.url}/{RunOwnerRecord.NAME}: run {run_id!r} takes "
-                "the place of itself; put back what was there"
+                "its own place; put back what was there"
             )
             raise CorruptDocumentError(msg)
         seen.add(run_id)
@@ -216,7 +216,7 @@ class PeriodRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/periods/<task>.<max tries>.json",)
+    LOCATIONS = ("runs/<run id>/periods/<task>.<max tries>.json",)
     WRITTEN = Written("once", "task, before it waits", "its time has not begun")
 
     run_id: Name

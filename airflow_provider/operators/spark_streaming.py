@@ -33,7 +33,7 @@ from airflow_provider.operators.supervision import (
     parse_max_runtime,
     tell,
 )
-from airflow_provider.operators.worker_wait import RunPlace, choose_wait_s, last_seconds
+from airflow_provider.operators.worker_wait import RunLocation, choose_wait_s, last_seconds
 from airflow_provider.runtime.base.clock import SystemClock, from_iso, parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -285,7 +285,7 @@ class SparkStreamingOperator(DriverOperator):
             return parse_duration(self.defer_after, name="defer_after")
         if waited.submitted is None or self.run_options.get("until") == "stopped":
             return 0.0
-        last = RunPlace(self.job_dir, waited.last_run) if waited.last_run else None
+        last = RunLocation(self.job_dir, waited.last_run) if waited.last_run else None
         passed = SystemClock().now() - from_iso(waited.submitted)
         return choose_wait_s(
             last_seconds(context["ti"], last),

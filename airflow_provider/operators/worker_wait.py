@@ -26,7 +26,7 @@ SHORT_S: Final = 10.0
 """A run that took less is expected to take less than a deferral the next time."""
 
 
-class RunPlace(NamedTuple):
+class RunLocation(NamedTuple):
     """A run, and its job directory."""
 
     job_dir: str
@@ -71,7 +71,7 @@ def seconds_of(run: RunDirectory) -> float | None:
     return (from_iso(final.committed) - from_iso(submissions[0].submitted)).total_seconds()
 
 
-def last_seconds(task_instance: Any, last: RunPlace | None) -> float | None:
+def last_seconds(task_instance: Any, last: RunLocation | None) -> float | None:
     """Return the seconds of the last run; None if they are unknown, for whatever reason.
 
     Args:
@@ -80,19 +80,19 @@ def last_seconds(task_instance: Any, last: RunPlace | None) -> float | None:
         last: the last run in the task's own job directory; None without one.
     """
     try:
-        place = last or _last_success(task_instance)
-        return seconds_of(directory_at(place.job_dir).run(place.run_id)) if place else None
+        location = last or _last_success(task_instance)
+        return seconds_of(directory_at(location.job_dir).run(location.run_id)) if location else None
     except Exception as error:  # noqa: BLE001 - the run is worth more than a guess about it
         log.info("The seconds of the last run are not known: %s", error)
         return None
 
 
-def _last_success(task_instance: Any) -> RunPlace | None:
+def _last_success(task_instance: Any) -> RunLocation | None:
     get_previous = getattr(task_instance, "get_previous_ti", None)  # of Airflow 3.2
     if get_previous is None:
         return None
     last = get_previous(state="success", map_index=task_instance.map_index)
     if last is None:
         return None
-    place = task_instance.xcom_pull(key=STREAM_KEY, run_id=last.run_id)
-    return RunPlace(**place) if place else None
+    location = task_instance.xcom_pull(key=STREAM_KEY, run_id=last.run_id)
+    return RunLocation(**location) if location else None

@@ -194,10 +194,10 @@ def _new_name(body: ActionBody) -> str:
 
 def _listed(directory: JobDirectory, body: ActionBody) -> str:
     name = body.savepoint or ""
-    place = directory.storage.at("savepoints")
-    if name not in savepoint_names(place):
+    location = directory.storage.at("savepoints")
+    if name not in savepoint_names(location):
         raise LookupError(name)
-    return place.at(name).url
+    return location.at(name).url
 
 
 def _check_typed(body: ActionBody, name: str | None) -> None:

@@ -47,9 +47,9 @@ KINDS: Final[frozenset[type[Document]]] = frozenset(
     value
     for module in _MODULES
     for value in vars(importlib.import_module(f"airflow_provider.{module}")).values()
-    if isinstance(value, type) and issubclass(value, Document) and value.PLACES
+    if isinstance(value, type) and issubclass(value, Document) and value.LOCATIONS
 )
-"""The documents that lie at a place of their own."""
+"""The documents that lie at a location of their own."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -395,13 +395,13 @@ def not_understood(task: IndexedTask, error: SparkStreamError) -> JobSummary:
 
 def in_order(jobs: Sequence[JobSummary]) -> list[JobSummary]:
     """Return the jobs, trouble first, and otherwise in the order given."""
-    places = {state: place for place, state in enumerate(_ORDER)}
+    locations = {state: location for location, state in enumerate(_ORDER)}
 
-    def place_of(job: JobSummary) -> int:
-        place = places.get(job.state, 0)
-        return min(place, _TROUBLE) if job.failed_count else place
+    def location_of(job: JobSummary) -> int:
+        location = locations.get(job.state, 0)
+        return min(location, _TROUBLE) if job.failed_count else location
 
-    return sorted(jobs, key=place_of)
+    return sorted(jobs, key=location_of)
 
 
 def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 READ_LIMIT_S: Final = 5.0
 """How long a person waits for a view before it says that the storage does not answer."""
-THREADS: Final = 8  # for each place: a bucket answers many at a time, and a disk needs no more
+THREADS: Final = 8  # for each location: a bucket answers many at a time, and a disk needs no more
 # More than an installation has buckets, actions and tabs in them; each costs threads permanently.
-_PLACES: Final = 128
+_LOCATIONS: Final = 128
 _LOCAL_PARTS: Final = 3  # of a path, with the root: a mount is rarely deeper
 
 
@@ -37,8 +37,8 @@ class StorageSilentError(Exception):
         is_busy: whether this read was only queued, or has just begun.
     """
 
-    def __init__(self, place: str, *, is_busy: bool = False) -> None:
-        super().__init__(place)
+    def __init__(self, location: str, *, is_busy: bool = False) -> None:
+        super().__init__(location)
         self.is_busy = is_busy
 
 
@@ -53,7 +53,7 @@ class Readers:
 
     async def read(
         self,
-        place: str,
+        location: str,
         look: Callable[[], T],
         *,
         limit_s: float | None = None,
@@ -62,20 +62,20 @@ class Readers:
         """Return the result of *look*, called on a thread of the location.
 
         Args:
-            place: from :func:`place_of`.
+            location: from :func:`location_of`.
             look: reads.
             limit_s: how long the caller waits; None for the usual time.
             key: identifies the read. Concurrent callers share one read; it continues even if all of
                 them stop waiting. None for an unshared read.
 
         Raises:
-            StorageSilentError: it takes too long, or this read or all reads of the place hang.
+            StorageSilentError: it takes too long, or this read or all reads of the location hang.
         """
         limit = self._limit_s if limit_s is None else limit_s
         hung_s = self._limit_s / 2  # what takes longer than a list waits may only be slow
-        lane = self._lane(place)
+        lane = self._lane(location)
         if lane.is_stuck(max(limit, hung_s)) or lane.hangs(key, hung_s):
-            raise StorageSilentError(place)
+            raise StorageSilentError(location)
         future = lane.submit(look, key)
         try:
             found: T = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), limit)
@@ -83,21 +83,21 @@ class Readers:
             is_hung = lane.is_stuck(hung_s) or lane.hangs(key, hung_s)
             if key is None:
                 future.cancel()
-            raise StorageSilentError(place, is_busy=not is_hung) from error
+            raise StorageSilentError(location, is_busy=not is_hung) from error
         return found
 
-    def _lane(self, place: str) -> _Lane:
+    def _lane(self, location: str) -> _Lane:
         with self._lock:
-            lane = self._lanes.get(place)
+            lane = self._lanes.get(location)
             if lane is None:
-                if len(self._lanes) >= _PLACES:
-                    place = "elsewhere"
-                lane = self._lanes.setdefault(place, _Lane(self._clock))
+                if len(self._lanes) >= _LOCATIONS:
+                    location = "elsewhere"
+                lane = self._lanes.setdefault(location, _Lane(self._clock))
             return lane
 
 
 class _Lane:
-    """The threads of one place; daemons, so that one that hangs does not hold the process's end."""
+    """The daemon threads of one location: one that hangs does not hold the process's end."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -169,7 +169,7 @@ class _Read:
         return functools.partial(self.future.set_result, found)
 
 
-def place_of(job_dir: str) -> str:
+def location_of(job_dir: str) -> str:
     """Return the bucket, or the first folders of a path: the storage that hangs as a whole."""
     local = local_path_of(job_dir)
     if local is None:

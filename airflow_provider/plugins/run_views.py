@@ -135,7 +135,7 @@ class Occurrence:
     driver_id: str
     at: str | None
     is_restarted: bool
-    place: str
+    location: str
     failure: Failure
     recovered: str | None = None
 
@@ -384,6 +384,6 @@ def _occurrence(
         driver_id=driver_id,
         at=at,
         is_restarted=is_restarted,
-        place=dataclasses.replace(failure, query=None).explanation.where,
+        location=dataclasses.replace(failure, query=None).explanation.where,
         failure=dataclasses.replace(failure, host=host),
     )

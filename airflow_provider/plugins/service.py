@@ -28,7 +28,7 @@ from airflow_provider.plugins.job_summaries import (
     unread,
     with_failed,
 )
-from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
+from airflow_provider.plugins.readers import Readers, StorageSilentError, location_of
 from airflow_provider.plugins.run_history import RunHistories
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.shared_reads import (
@@ -180,7 +180,7 @@ class StreamService:
             look: makes the view, given the directory of the active version.
             run_id: the run of the view, which may belong to another version.
         """
-        return await self._answer(place_of(str(task.job_dir)), task, look, run_id=run_id)
+        return await self._answer(location_of(str(task.job_dir)), task, look, run_id=run_id)
 
     async def read_run(
         self, task: IndexedTask, look: Callable[[ShownRun], T], *, run_id: str | None = None
@@ -209,19 +209,19 @@ class StreamService:
 
     async def _of_tab(self, task: IndexedTask, name: str, look: Callable[[str], T]) -> T:
         """Read on threads that no view of ours waits for."""
-        place = f"tab {name} in {place_of(str(task.job_dir))}"
-        return await self._answer(place, task, look, key=_key(task))
+        location = f"tab {name} in {location_of(str(task.job_dir))}"
+        return await self._answer(location, task, look, key=_key(task))
 
     async def act(self, task: IndexedTask, act: Callable[[str], T]) -> T:
         """Carry out an action on the active version, on threads that no view waits for."""
         job_dir = str(task.job_dir)
         self._kept.forget(lambda key: isinstance(key, tuple) and key[0] == job_dir)
-        place = f"actions in {place_of(job_dir)}"
-        return await self._answer(place, task, act, limit_s=ACTION_LIMIT_S)
+        location = f"actions in {location_of(job_dir)}"
+        return await self._answer(location, task, act, limit_s=ACTION_LIMIT_S)
 
     async def _answer(
         self,
-        place: str,
+        location: str,
         task: IndexedTask,
         look: Callable[[str], T],
         *,
@@ -234,7 +234,7 @@ class StreamService:
                 return look(active_directory(str(task.job_dir), run_id=run_id))
 
         try:
-            return await self._readers.read(place, opened, limit_s=limit_s, key=key)
+            return await self._readers.read(location, opened, limit_s=limit_s, key=key)
         except StorageSilentError as error:
             reason = f"{SILENT}: {task.job_dir}"
             raise HTTPException(status.HTTP_504_GATEWAY_TIMEOUT, reason) from error
@@ -254,9 +254,9 @@ class StreamService:
         if kept is not None and now - at < _fresh_s(kept):
             return kept
         try:
-            place = place_of(str(task.job_dir))
+            location = location_of(str(task.job_dir))
             return await self._readers.read(
-                place,
+                location,
                 lambda: self._read_summary(task),
                 limit_s=self._list_limit_s,
                 key=_key(task),

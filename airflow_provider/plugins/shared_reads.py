@@ -177,14 +177,16 @@ class SavepointCache:
         self._kept: Cache[SavepointFacts] = Cache(_MOST_SAVEPOINTS)
 
     def all(self, directory: JobDirectory) -> list[SavepointFacts]:
-        place = directory.storage.at("savepoints")
-        found = (self._read(place, name) for name in savepoint_names(place))
+        location = directory.storage.at("savepoints")
+        found = (self._read(location, name) for name in savepoint_names(location))
         shown = [self._aged(each) for each in found if each is not None]
         return sorted(shown, key=lambda each: (each.taken or "", each.name), reverse=True)
 
     def newest(self, directory: JobDirectory) -> SavepointFacts | None:
-        place = directory.storage.at("savepoints")
-        found = (self._read(place, name) for name in last_of_each_origin(savepoint_names(place)))
+        location = directory.storage.at("savepoints")
+        found = (
+            self._read(location, name) for name in last_of_each_origin(savepoint_names(location))
+        )
         usable = [each for each in found if each is not None and each.taken is not None]
         return max(usable, key=lambda each: each.taken or "", default=None)
 
@@ -192,8 +194,8 @@ class SavepointCache:
         """Forget a savepoint that was disposed of: another one may get its name."""
         self._kept.forget(lambda key: isinstance(key, tuple) and key[0] == url)
 
-    def _read(self, place: Storage, name: str) -> SavepointFacts | None:
-        where = place.at(name)
+    def _read(self, location: Storage, name: str) -> SavepointFacts | None:
+        where = location.at(name)
         key = (where.url, credentials_in_use())
         kept = self._kept.get(key)
         if kept is not None:
@@ -215,9 +217,9 @@ class SavepointCache:
         return dataclasses.replace(saved, age_s=age_s)
 
 
-def savepoint_names(place: Storage) -> list[str]:
+def savepoint_names(location: Storage) -> list[str]:
     """Return the names of the folders of a job's savepoints, sorted."""
-    return [name for name in folders_in(place) if is_name(name)]
+    return [name for name in folders_in(location) if is_name(name)]
 
 
 def _savepoint_facts(name: str, savepoint: Savepoint) -> SavepointFacts:

@@ -107,9 +107,9 @@ def find_tasks(session: Session, dag_ids: Collection[str]) -> list[IndexedTask]:
         task = _task(row)
         if task.job_dir is None:
             continue
-        place = (task.series, task.job_dir)
-        if place in streams or len(streams) < _MOST_JOBS:
-            streams.setdefault(place, []).append(task)
+        location = (task.series, task.job_dir)
+        if location in streams or len(streams) < _MOST_JOBS:
+            streams.setdefault(location, []).append(task)
     sliced = _sliced(tasks[0] for tasks in streams.values())
     failed = _failed_tasks(session, {series for series, _ in streams} - sliced)
     begun = [

@@ -1,8 +1,9 @@
 """Bootstrap of a job's first state: its queries read history, then its sources are reset.
 
 The job's function is called with the parameters of the history, so that ``ctx.read`` reads other
-places. That runs in a job directory of its own inside the live job's, without a drain and, unless
-it is requested, without output. Then the sources lose their offsets, and a savepoint is taken.
+locations. That runs in a job directory of its own inside the live job's, without a drain and,
+unless it is requested, without output. Then the sources lose their offsets, and a savepoint is
+taken.
 
 =====================================  =============================================================
 a crash                                the same command
@@ -169,7 +170,7 @@ def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
     for name in seam.history:
         topology = kept_topology(scratch, name)
         names = topology.sources if topology is not None else ()
-        reset_positions(scratch.checkpoint(name), seam.places_to_reset(names))
+        reset_positions(scratch.checkpoint(name), seam.locations_to_reset(names))
         failpoints.hit("bootstrap.reset_one")
 
 
@@ -178,7 +179,7 @@ def _take(scratch: JobDirectory, spec: BootstrapSpec, seam: Seam, clock: Clock) 
     queries = tuple(
         dataclasses.replace(
             query,
-            history=tuple(place.to_dict() for place in seam.history[query.name]),
+            history=tuple(location.to_dict() for location in seam.history[query.name]),
             is_as_run=False,
         )
         for query in source.queries
@@ -204,9 +205,9 @@ class Seam:
     stays: frozenset[str]
     history: Mapping[str, tuple[ReadLocation, ...]]
 
-    def places_to_reset(self, names: Iterable[str | None]) -> list[int]:
+    def locations_to_reset(self, names: Iterable[str | None]) -> list[int]:
         """Return the positions in Spark's offset log of the sources that are reset."""
-        return [place for place, name in enumerate(names) if name not in self.stays]
+        return [location for location, name in enumerate(names) if name not in self.stays]
 
 
 def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, output: str) -> Seam:
@@ -236,10 +237,10 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
     seam = Seam(stays, {query.name: _history_of(query, stays) for query in queries})
     for query in queries:
         order = [source.name for source in query.sources]
-        if not can_reset(order, seam.places_to_reset(order)):
+        if not can_reset(order, seam.locations_to_reset(order)):
             msg = (
-                f"query {query.name!r} reads a source at several places, so Spark's files do not "
-                "show which of its sources keep their positions; keep the positions of all of "
+                f"query {query.name!r} reads a source at several locations, so Spark's files do "
+                "not show which of its sources keep their positions; keep the positions of all of "
                 "them, or of none, or give that source a second name where it is read again"
             )
             raise ConfigError(msg)
@@ -292,15 +293,15 @@ def _check_source(source: SourceDefinition, live: SourceDefinition, *, kept: boo
     if kept and before != now:
         msg = (
             f"source {source.name!r} is to keep its position, and reads {before.where} in history "
-            f"and {now.where} in the live job; a position has no meaning in another place"
+            f"and {now.where} in the live job; a position has no meaning in another location"
         )
         raise ConfigError(msg)
     if not kept and before.overlaps(now):
         msg = (
             f"source {source.name!r} of the live job ({now.where}) would read again what history "
             f"reads ({before.where}), so its rows would count twice. Let one of them read another "
-            f"place, or keep its position with {keep_position(source.name)}, so that the live job "
-            "continues where history ended"
+            f"location, or keep its position with {keep_position(source.name)}, so that the live "
+            "job continues where history ended"
         )
         raise ConfigError(msg)
 

@@ -38,11 +38,11 @@ _MISSING: Final = "correct the name, or install the package for the Python that 
 
 def split_entry(entry: str) -> tuple[str, str]:
     """Return the module or file and the function's name; raise ConfigError for another text."""
-    place, separator, function = entry.rpartition(":")
-    if not separator or not place or not function.isidentifier():
+    location, separator, function = entry.rpartition(":")
+    if not separator or not location or not function.isidentifier():
         msg = f"entry {entry!r}: write FILE.py:FUNCTION or package.module:FUNCTION"
         raise ConfigError(msg)
-    return place, function
+    return location, function
 
 
 PROGRAMS: Final = (".py", ".sql")
@@ -67,26 +67,26 @@ def check_entry(entry: str) -> None:
 
 def file_of(entry: str) -> str | None:
     """Return the file of a job, a path or an address; None for one in a module."""
-    place = entry if is_program(entry) else split_entry(entry)[0]
-    return place if place.endswith(PROGRAMS) else None
+    location = entry if is_program(entry) else split_entry(entry)[0]
+    return location if location.endswith(PROGRAMS) else None
 
 
 def shipped_entry(entry: str) -> str:
     """Return the entry point of a job whose file travels with the driver, for that driver."""
-    place = file_of(entry)
-    if place is None:
+    location = file_of(entry)
+    if location is None:
         return entry
-    name = PurePosixPath(place)
+    name = PurePosixPath(location)
     return name.name if is_program(entry) else f"{name.stem}:{split_entry(entry)[1]}"
 
 
 def program_file(entry: str) -> Path:
     """Return the file of a program, also beside Python's modules; raise ConfigError if missing."""
     path = Path(entry)
-    beside = [Path(place or ".") / entry for place in sys.path] if path.name == entry else []
-    for place in (path, *beside):
-        if place.is_file():
-            return place.resolve()
+    beside = [Path(location or ".") / entry for location in sys.path] if path.name == entry else []
+    for location in (path, *beside):
+        if location.is_file():
+            return location.resolve()
     raise _no_file(entry, entry)
 
 
@@ -99,17 +99,17 @@ def check_entry_file(entry: str) -> None:
     if is_program(entry):
         program_file(entry)
         return
-    place, _ = split_entry(entry)
-    if place.endswith(".py") and not Path(place).is_file():
-        raise _no_file(entry, place)
+    location, _ = split_entry(entry)
+    if location.endswith(".py") and not Path(location).is_file():
+        raise _no_file(entry, location)
 
 
-def _no_file(entry: str, place: str) -> ConfigError:
-    folder, name = Path(place).parent, Path(place).name
-    names = [path.name for path in folder.glob(f"*{Path(place).suffix}")]
+def _no_file(entry: str, location: str) -> ConfigError:
+    folder, name = Path(location).parent, Path(location).name
+    names = [path.name for path in folder.glob(f"*{Path(location).suffix}")]
     meant = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {folder / meant[0]}?" if meant else "correct the path"
-    return ConfigError(f"entry {entry!r}: there is no file {place}; {hint}")
+    return ConfigError(f"entry {entry!r}: there is no file {location}; {hint}")
 
 
 def load_entry(entry: str) -> Callable[[Any], None]:
@@ -119,12 +119,14 @@ def load_entry(entry: str) -> Callable[[Any], None]:
         ConfigError: no such file, module or function, or importing it failed.
     """
     check_entry_file(entry)
-    place, name = split_entry(entry)
+    location, name = split_entry(entry)
     try:
-        module = _load_file(place) if place.endswith(".py") else importlib.import_module(place)
+        module = (
+            _load_file(location) if location.endswith(".py") else importlib.import_module(location)
+        )
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}{explain_missing(error)}"
-        msg = f"entry {entry!r}: importing {place} failed: {why}"
+        msg = f"entry {entry!r}: importing {location} failed: {why}"
         refused = ConfigError(msg)
         refused.at(line_of(error))
         if isinstance(error, ModuleNotFoundError):
@@ -136,7 +138,7 @@ def load_entry(entry: str) -> Callable[[Any], None]:
         names = f"it has {', '.join(found[:_SHOWN]) or 'none'}"
         meant = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {meant[0]!r}?" if meant else names
-        msg = f"entry {entry!r}: {place} has no function {name!r}; {hint}"
+        msg = f"entry {entry!r}: {location} has no function {name!r}; {hint}"
         raise ConfigError(msg)
     _check_signature(entry, function)
     return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
@@ -193,9 +195,9 @@ def load_before_spark(entry: str) -> None:
     started = _spark_context()
     if started is not None and before is None:
         started.stop()
-        place, _ = split_entry(entry)
+        location, _ = split_entry(entry)
         msg = (
-            f"entry {entry!r}: importing {place} starts Spark, which would not get the run's "
+            f"entry {entry!r}: importing {location} starts Spark, which would not get the run's "
             "settings; take ctx.spark in the function, and make no session outside of it"
         )
         raise ConfigError(msg)
@@ -219,8 +221,8 @@ def is_entry_file(module: ModuleType) -> bool:
     return module.__name__ == _name_of(Path(module.__file__ or ""))
 
 
-def _load_file(place: str) -> ModuleType:
-    path = Path(place).resolve()
+def _load_file(location: str) -> ModuleType:
+    path = Path(location).resolve()
     # The folder goes on the path as it does for ``python FILE``: jobs import their neighbours.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

@@ -139,8 +139,8 @@ def spread(seconds: list[float]) -> str:
 class Job:
     """A run in a thread of its own, looked at from outside."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, location: Path) -> None:
+        self._location = location
         self._seen = -1
         self._taken = 0
         self.batch_sizing: Any = None
@@ -165,7 +165,7 @@ class Job:
         from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
         from airflow_provider.runtime.storage.open import open_storage
 
-        return CheckpointLogs(open_storage(str(self._place / "job/queries/slow/checkpoint")))
+        return CheckpointLogs(open_storage(str(self._location / "job/queries/slow/checkpoint")))
 
     def stop(self, clock: Clock, aligned_timeout_s: float | None) -> tuple[float, float | None]:
         """Return how long a stop took, and how long after the commit of the batch in flight.
@@ -174,13 +174,13 @@ class Job:
         """
         from airflow_provider.runtime.control.stop import request_stop
 
-        batch, path = self._seen, str(self._place / "job")
+        batch, path = self._seen, str(self._location / "job")
         begun = time.time()
         answer = request_stop(path, clock, aligned_timeout_s=aligned_timeout_s).wait(clock, 600)
         ended = time.time()
         if answer.outcome != "SUSPENDED":
             sys.exit(f"backpressure: {answer}")
-        commit = self._place / "job/queries/slow/checkpoint/commits" / str(batch)
+        commit = self._location / "job/queries/slow/checkpoint/commits" / str(batch)
         after = ended - max(begun, commit.stat().st_mtime) if commit.exists() else None
         return ended - begun, after
 
@@ -193,8 +193,8 @@ class Job:
         self._taken += 1
         begun = time.monotonic()
         taken = take_savepoint(
-            job_source(str(self._place / "job"), SystemClock()),
-            str(self._place / "savepoints" / str(self._taken)),
+            job_source(str(self._location / "job"), SystemClock()),
+            str(self._location / "savepoints" / str(self._taken)),
             aligned_timeout_s=aligned_timeout_s,
         )
         seconds = time.monotonic() - begun
@@ -210,13 +210,13 @@ def running(
     from airflow_provider.runtime.errors import RunCancelledError
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
-    place = WORK / name
-    job, stop = Job(place), threading.Event()
+    location = WORK / name
+    job, stop = Job(location), threading.Event()
     ask = RunSpec(
-        job_dir=str(place / "job"),
+        job_dir=str(location / "job"),
         entry=f"{ROOT}/scripts/benchmarks/slow.py:slow",
         until="stopped",
-        params={"input": str(WORK / "input"), "output": str(place / "output"), **params},
+        params={"input": str(WORK / "input"), "output": str(location / "output"), **params},
         conf=CONF,
         target_batch_s=target_batch_s,
     )

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 COLUMNS = ("id", "id % 1000 as key", "rand(7) as amount", "uuid() as name", "now() as at")
 
 
-def seconds_of(rows: DataFrame, place: str) -> tuple[float, float]:
+def seconds_of(rows: DataFrame, location: str) -> tuple[float, float]:
     """Return how long one epoch took to be staged, and to be published."""
-    sink, epoch = files(place), EpochId("bench", str(uuid.uuid4()), 0, 1)
+    sink, epoch = files(location), EpochId("bench", str(uuid.uuid4()), 0, 1)
     begun = time.perf_counter()
     staged = sink.stage(rows, epoch)
     between = time.perf_counter()
@@ -58,13 +58,15 @@ def main() -> int:
             f"s3://{BUCKET}/out": [],
         }
         for _ in range(arguments.rounds + 1):
-            for place, rounds in taken.items():
-                rounds.append(seconds_of(rows, place))
+            for location, rounds in taken.items():
+                rounds.append(seconds_of(rows, location))
         spark.stop()
-    for place, rounds in taken.items():
+    for location, rounds in taken.items():
         stage, publish = (statistics.median(column) for column in zip(*rounds[1:], strict=True))
         rate = arguments.rows / (stage + publish)
-        print(f"{place}: {rate:,.0f} rows/s, staged in {stage:.2f} s, published in {publish:.3f} s")
+        print(
+            f"{location}: {rate:,.0f} rows/s, staged in {stage:.2f} s, published in {publish:.3f} s"
+        )
     return 0
 
 

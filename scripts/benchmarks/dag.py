@@ -164,7 +164,7 @@ def running(arguments: argparse.Namespace) -> Iterator[Bench]:
         # Without compiled modules each worker would compile ours again.
         airflow.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         airflow.environment |= {
-            "SHORT_PLACE": str(WORK),
+            "SHORT_LOCATION": str(WORK),
             "SHORT_TASKS": str(arguments.tasks),
             "SHORT_CHAINS": str(arguments.chains),
             "SHORT_MODE": arguments.mode,

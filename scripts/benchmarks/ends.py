@@ -73,59 +73,59 @@ def make_input(folder: Path) -> None:
         (folder / f"{part}.csv").write_text("".join(lines))
 
 
-def ask_for(job: str, place: Path, **more: Any) -> RunSpec:
-    """Ask for a job as streams, in a place of its own."""
+def ask_for(job: str, location: Path, **more: Any) -> RunSpec:
+    """Ask for a job as streams, in a location of its own."""
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
     bounded = "no" if more.get("until") == "stopped" else "yes"
-    params = {"input": str(WORK / "input"), "output": str(place / "output"), "bounded": bounded}
+    params = {"input": str(WORK / "input"), "output": str(location / "output"), "bounded": bounded}
     entry = f"{ROOT}/scripts/benchmarks/stages.py:{job}"
     asked = {"mode": "streaming", "params": params, "conf": CONF, **more}
-    return RunSpec(job_dir=str(place / "job"), entry=entry, **asked)
+    return RunSpec(job_dir=str(location / "job"), entry=entry, **asked)
 
 
-def measure_end(spark: SparkSession, job: str, place: Path) -> float:
+def measure_end(spark: SparkSession, job: str, location: Path) -> float:
     """Run a bounded job; return the seconds from the end of data to its final checkpoint."""
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.end_of_input import drain_intent
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.storage.open import open_storage
 
-    final = run_job(ask_for(job, place), spark=spark)
-    intent = drain_intent(JobDirectory(open_storage(str(place / "job"))), "fine")
+    final = run_job(ask_for(job, location), spark=spark)
+    intent = drain_intent(JobDirectory(open_storage(str(location / "job"))), "fine")
     if intent is None:
         sys.exit("ends: the job did not drain")
-    check(job, place)
+    check(job, location)
     return (parsed(final.committed) - parsed(intent.at)).total_seconds()
 
 
-def measure_stop(spark: SparkSession, job: str, place: Path) -> float:
+def measure_stop(spark: SparkSession, job: str, location: Path) -> float:
     """Run a job that has no end; return the seconds from a stop with drain to its answer."""
     from airflow_provider.runtime.base.clock import SystemClock
     from airflow_provider.runtime.control.stop import request_stop
     from airflow_provider.runtime.driver.run import run_job
 
-    ask = ask_for(job, place, until="stopped")
+    ask = ask_for(job, location, until="stopped")
     thread = threading.Thread(target=run_job, args=(ask,), kwargs={"spark": spark})
     thread.start()
-    await_idle(place, job)
+    await_idle(location, job)
     clock, begun = SystemClock(), time.monotonic()
-    answer = request_stop(str(place / "job"), clock, drain=True).wait(clock, 120)
+    answer = request_stop(str(location / "job"), clock, drain=True).wait(clock, 120)
     took = time.monotonic() - begun
     thread.join()
     if answer.outcome != "FINISHED":
         sys.exit(f"ends: {answer}")
-    check(job, place)
+    check(job, location)
     return took
 
 
-def await_idle(place: Path, job: str) -> None:
+def await_idle(location: Path, job: str) -> None:
     """Wait until all queries have read what is there."""
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.storage.open import open_storage
 
     names = ("fine",) if job == "one" else ("fine", "coarse", "top")
-    logs = [CheckpointLogs(open_storage(f"{place}/job/queries/{n}/checkpoint")) for n in names]
+    logs = [CheckpointLogs(open_storage(f"{location}/job/queries/{n}/checkpoint")) for n in names]
     since, before, deadline = time.monotonic(), None, time.monotonic() + 120
     while time.monotonic() < deadline:
         seen = [each.position() for each in logs]
@@ -138,15 +138,15 @@ def await_idle(place: Path, job: str) -> None:
     sys.exit("ends: the job has not become idle within two minutes")
 
 
-def check(job: str, place: Path) -> None:
+def check(job: str, location: Path) -> None:
     """See that every row is in the last table, and that there is one final checkpoint."""
     import pandas as pd
 
     for name in JOBS[job]:
-        counted = pd.read_parquet(place / "output" / name)["n"].sum()
+        counted = pd.read_parquet(location / "output" / name)["n"].sum()
         if counted != KEYS * SECONDS:
             sys.exit(f"ends: {job} has counted {counted} of {KEYS * SECONDS} rows in {name}")
-    finals = len(list((place / "job" / "runs").glob("*/final.json")))
+    finals = len(list((location / "job" / "runs").glob("*/final.json")))
     if finals != 1:
         sys.exit(f"ends: {job} has {finals} final checkpoints")
 

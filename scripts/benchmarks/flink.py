@@ -265,8 +265,8 @@ def make_input(rows: int) -> Input:
     if not truth.exists():
         raw = WORK / f"rows-{rows}"
         make_rows(raw, rows)
-        for place in (folder, unfinished):
-            shutil.rmtree(place, ignore_errors=True)
+        for location in (folder, unfinished):
+            shutil.rmtree(location, ignore_errors=True)
         unfinished.mkdir(parents=True)
         truth.write_text(json.dumps(deal(raw, unfinished)), encoding="utf-8")
         unfinished.replace(folder)
@@ -320,24 +320,24 @@ def measure_warm(flink: Flink, data: Input, modes: list[str], rounds: int, found
     try:
         for number in range(rounds + 1):
             for mode in modes:
-                place = WORK / "runs" / f"warm-{mode}-{number}"
+                location = WORK / "runs" / f"warm-{mode}-{number}"
                 sides = {
-                    "flink": lambda m=mode, p=place: flink.run(data, m, p / "flink")[1],
-                    "runtime": lambda m=mode, p=place: run_warm(spark, data, m, p),
+                    "flink": lambda m=mode, p=location: flink.run(data, m, p / "flink")[1],
+                    "runtime": lambda m=mode, p=location: run_warm(spark, data, m, p),
                 }
-                take_turns(sides, ("warm", data, mode), place, number, found)
+                take_turns(sides, ("warm", data, mode), location, number, found)
     finally:
         spark.stop()
 
 
-def run_warm(spark: SparkSession, data: Input, mode: str, place: Path) -> float:
+def run_warm(spark: SparkSession, data: Input, mode: str, location: Path) -> float:
     """Run the job in this JVM; return the seconds to its final checkpoint."""
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
-    params = {"input": str(data.folder), "output": str(place / "runtime")}
+    params = {"input": str(data.folder), "output": str(location / "runtime")}
     entry = f"{JOB}:minutes"
-    spec = RunSpec(job_dir=str(place / "job"), entry=entry, params=params, conf=CONF, mode=mode)
+    spec = RunSpec(job_dir=str(location / "job"), entry=entry, params=params, conf=CONF, mode=mode)
     begun = time.monotonic()
     run_job(spec, spark=spark)
     return time.monotonic() - begun
@@ -346,7 +346,7 @@ def run_warm(spark: SparkSession, data: Input, mode: str, place: Path) -> float:
 def take_turns(
     sides: Mapping[str, Callable[[], float]],
     case: tuple[str, Input, str],
-    place: Path,
+    location: Path,
     number: int,
     found: Found,
 ) -> None:
@@ -355,7 +355,7 @@ def take_turns(
     seconds = {}
     for side in sides if number % 2 else reversed(list(sides)):
         seconds[side] = sides[side]()
-        check(place / side, data, side)
+        check(location / side, data, side)
     text = ", ".join(f"{side} {seconds[side]:.2f} s" for side in sides)
     print(f"round {number}: {part}, {data.rows:,} rows, {mode}: {text}", flush=True)
     if number:
@@ -376,9 +376,9 @@ def measure_commands(
     """
     from scripts.benchmarks.start import await_ready
 
-    def run_flink(data: Input, mode: str, place: Path) -> float:
+    def run_flink(data: Input, mode: str, location: Path) -> float:
         await_ready(os.environ)
-        return flink.run(data, mode, place / "flink")[0]
+        return flink.run(data, mode, location / "flink")[0]
 
     for data in inputs:
         for mode in modes:
@@ -387,23 +387,23 @@ def measure_commands(
         for number in range(1, rounds + 1):
             for data in inputs:
                 for mode in modes:
-                    place = WORK / "runs" / f"command-{data.rows}-{mode}-{number}"
-                    case = (data, mode, place)
+                    location = WORK / "runs" / f"command-{data.rows}-{mode}-{number}"
+                    case = (data, mode, location)
                     sides = {
                         "flink": lambda c=case: run_flink(*c),
                         "runtime": lambda c=case: run_pooled(*c),
                     }
-                    take_turns(sides, ("command", data, mode), place, number, found)
+                    take_turns(sides, ("command", data, mode), location, number, found)
 
 
-def run_pooled(data: Input, mode: str, place: Path) -> float:
+def run_pooled(data: Input, mode: str, location: Path) -> float:
     """Give the run to a warm driver; return the seconds of the command."""
     from scripts.benchmarks.start import await_ready, timed
 
     await_ready(os.environ)
-    params = {"input": data.folder, "output": place / "runtime"}
+    params = {"input": data.folder, "output": location / "runtime"}
     given = [part for key, value in params.items() for part in ("--param", f"{key}={value}")]
-    command = [*CLI, "run", "--warm", str(place / "job"), "--entry", f"{JOB}:minutes"]
+    command = [*CLI, "run", "--warm", str(location / "job"), "--entry", f"{JOB}:minutes"]
     return timed([*command, "--mode", mode, *given, *conf_options()], os.environ)
 
 

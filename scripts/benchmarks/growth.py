@@ -128,10 +128,10 @@ def measure_batches(root: Path, batches: int) -> Found:
         run_batch(spark, first, next(numbers))
     second = stream_of(job, "r2")
     source = job_source(job.storage.url, job.clock)
-    places = iter(range(sys.maxsize))
+    locations = iter(range(sys.maxsize))
 
     def save() -> None:
-        target = root / "savepoints" / str(next(places))
+        target = root / "savepoints" / str(next(locations))
         take_savepoint(source, str(target), aligned_timeout_s=0, clock=job.clock)
 
     found = {

@@ -42,7 +42,7 @@ from scripts.benchmarks.sessions import QUIET
 KEYS = 1_000
 AIM = 0.99
 SPENT: list[float] = []
-PLACES = (WORK / str(number) for number in itertools.count())
+LOCATIONS = (WORK / str(number) for number in itertools.count())
 
 
 def main() -> int:
@@ -92,16 +92,16 @@ def make_input(batches: int, rows: int) -> None:
 
 def run(spark: SparkSession, *, with_history: bool) -> float:
     """Run the job to its final checkpoint; return the seconds."""
-    place = next(PLACES)
+    location = next(LOCATIONS)
     spec = RunSpec(
-        job_dir=str(place / "job"),
+        job_dir=str(location / "job"),
         entry=f"{ROOT}/scripts/benchmarks/scaled.py:scaled",
         params={
             "keys": KEYS,
             "queries": 1,
             "sinks": 1,
             "input": str(WORK / "input"),
-            "output": str(place / "output"),
+            "output": str(location / "output"),
         },
         conf={"spark.sql.shuffle.partitions": "2"},
         mode="streaming",

@@ -128,14 +128,14 @@ def run(spark: SparkSession, broker: KafkaBroker) -> int:
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
-    place = WORK / f"run-{time.monotonic_ns()}"
+    location = WORK / f"run-{time.monotonic_ns()}"
     final = run_job(
         RunSpec(
-            job_dir=str(place / "job"),
+            job_dir=str(location / "job"),
             entry=f"{ROOT}/tests/spark/kafka_jobs.py:copy",
             params={
                 "options": json.dumps(broker.options(TOPIC)),
-                "output": str(place / "output"),
+                "output": str(location / "output"),
                 "columns": "value binary",
             },
             conf=CONF,
@@ -161,9 +161,9 @@ def tuple_source() -> Any:
 
     def tuple_of(message: Any) -> tuple[Any, ...]:
         kind, time_ms = message.timestamp()
-        place = (message.topic(), message.partition(), message.offset())
+        location = (message.topic(), message.partition(), message.offset())
         moment = dt.datetime.fromtimestamp(time_ms / 1000, dt.timezone.utc)
-        return (message.key(), message.value(), *place, moment, kind - 1)
+        return (message.key(), message.value(), *location, moment, kind - 1)
 
     class TupleSource(KafkaDataSource):
         @classmethod

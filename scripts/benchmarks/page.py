@@ -128,13 +128,13 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def at_work(place: Path, count: int) -> Iterator[list[tuple[int, PageJob]]]:
+def at_work(location: Path, count: int) -> Iterator[list[tuple[int, PageJob]]]:
     """Give jobs whose drivers live and report."""
     me = identify([psutil.Process().pid])
     jobs = []
     with contextlib.ExitStack() as stack:
         for number in range(count):
-            job = PageJob(place / f"job_{number}", name=f"job_{number}").history()
+            job = PageJob(location / f"job_{number}", name=f"job_{number}").history()
             for saved in range(SAVEPOINTS):
                 job.savepoint(f"periodic-{saved}", seconds_ago=600.0 * (SAVEPOINTS - saved))
             lease = acquire_lease(

@@ -78,7 +78,7 @@ def main() -> int:
     if arguments.point:
         print(json.dumps(measure(arguments.point)))
         return 0
-    shutil.rmtree(WORK / "places", ignore_errors=True)
+    shutil.rmtree(WORK / "locations", ignore_errors=True)
     make_archive()
     for axis in arguments.axes:
         base = {**BASE, **ELSE.get(axis, {})}
@@ -116,8 +116,8 @@ def make_input(rows: int) -> Path:
         return folder
     every, unfinished = WORK / "rows", folder.with_name(f".{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    for place in (every, unfinished):
-        place.mkdir(parents=True, exist_ok=True)
+    for location in (every, unfinished):
+        location.mkdir(parents=True, exist_ok=True)
     for number in range(-(-rows // FILE_ROWS)):
         file = every / f"{number:05d}.parquet"
         if not file.exists():
@@ -152,7 +152,7 @@ def measure(point: dict[str, Any]) -> dict[str, Any]:
         return measured(spark, point, processes)
     finally:
         spark.stop()
-        shutil.rmtree(WORK / "places", ignore_errors=True)
+        shutil.rmtree(WORK / "locations", ignore_errors=True)
 
 
 def measured(
@@ -190,12 +190,12 @@ def run_once(spark: SparkSession, point: Mapping[str, Any], name: str) -> tuple[
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
-    place = WORK / "places" / name
-    shutil.rmtree(place, ignore_errors=True)
+    location = WORK / "locations" / name
+    shutil.rmtree(location, ignore_errors=True)
     params = {key: point[key] for key in ("keys", "queries", "sinks")}
-    params |= {"input": str(WORK / f"input-{point['rows']}"), "output": str(place / "out")}
+    params |= {"input": str(WORK / f"input-{point['rows']}"), "output": str(location / "out")}
     spec = RunSpec(
-        job_dir=str(place / "job"),
+        job_dir=str(location / "job"),
         entry=f"{ROOT}/scripts/benchmarks/scaled.py:scaled",
         params=params,
         conf={"spark.sql.shuffle.partitions": str(point["partitions"])},
@@ -207,7 +207,7 @@ def run_once(spark: SparkSession, point: Mapping[str, Any], name: str) -> tuple[
     groups = [sink["rows"] for query in final.queries.values() for sink in query["sinks"]]
     if groups != [point["keys"]] * point["queries"] * point["sinks"]:
         sys.exit(f"scale: {point}: {groups} groups were written")
-    state = place / "job" / "queries" / "q00" / "checkpoint" / "state" / "0"
+    state = location / "job" / "queries" / "q00" / "checkpoint" / "state" / "0"
     if len([each for each in state.iterdir() if each.name.isdigit()]) != point["partitions"]:
         sys.exit(f"scale: {point}: another number of partitions in {state}")
     return seconds, max(query["batch_id"] for query in final.queries.values()) + 1

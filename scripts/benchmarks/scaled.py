@@ -33,5 +33,5 @@ def scaled(ctx: JobContext) -> None:
         .select("key", "events", "total")
     )
     for query in range(ctx.params["queries"]):
-        places = (f"{ctx.params['output']}/{query}-{n}" for n in range(ctx.params["sinks"]))
-        ctx.write(f"q{query:02d}", counted, to=[files(place) for place in places])
+        locations = (f"{ctx.params['output']}/{query}-{n}" for n in range(ctx.params["sinks"]))
+        ctx.write(f"q{query:02d}", counted, to=[files(location) for location in locations])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENTRY = "airflow_provider.runtime.driver.warm_up:windows"
-PLACE = Path(os.environ["SHORT_PLACE"])
+LOCATION = Path(os.environ["SHORT_LOCATION"])
 TASKS = int(os.environ["SHORT_TASKS"])
 CHAINS = int(os.environ["SHORT_CHAINS"])
 MODE = os.environ["SHORT_MODE"]
@@ -24,12 +24,12 @@ MODE = os.environ["SHORT_MODE"]
 
 def short_task(number: int, side: str) -> SparkStreamingOperator:
     """Make a task with a job directory of its own in each DAG run."""
-    place = f"{PLACE}/{{{{ dag.dag_id }}}}/{{{{ run_id | replace(':', '-') }}}}/{number:02d}"
+    location = f"{LOCATION}/{{{{ dag.dag_id }}}}/{{{{ run_id | replace(':', '-') }}}}/{number:02d}"
     return SparkStreamingOperator(
         task_id=f"t{number:02d}",
         job=ENTRY,
-        job_dir=f"{place}/job",
-        params={"input": f"{PLACE}/in", "output": f"{place}/out"},
+        job_dir=f"{location}/job",
+        params={"input": f"{LOCATION}/in", "output": f"{location}/out"},
         mode=MODE,
         warm=side in {"pool", "worker"},
         deferrable=side != "worker",

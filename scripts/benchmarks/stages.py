@@ -22,10 +22,10 @@ def one(ctx: JobContext) -> None:
 
 def chain(ctx: JobContext) -> None:
     """Count it in windows, these in larger ones, and those in larger ones still."""
-    place, file_format = ctx.params["input"], "csv"
+    location, file_format = ctx.params["input"], "csv"
     for name in SIZES:
-        _write(ctx, name, _read(ctx, f"for_{name}", place, file_format))
-        place, file_format = f"{ctx.params['output']}/{name}", "parquet"
+        _write(ctx, name, _read(ctx, f"for_{name}", location, file_format))
+        location, file_format = f"{ctx.params['output']}/{name}", "parquet"
 
 
 def side_by_side(ctx: JobContext) -> None:
@@ -35,9 +35,9 @@ def side_by_side(ctx: JobContext) -> None:
         _write(ctx, name, events)
 
 
-def _read(ctx: JobContext, name: str, place: str, file_format: str) -> DataFrame:
+def _read(ctx: JobContext, name: str, location: str, file_format: str) -> DataFrame:
     bounded = ctx.params["bounded"] == "yes"
-    rows = ctx.read(name, format=file_format, path=place, schema=SCHEMA, bounded=bounded)
+    rows = ctx.read(name, format=file_format, path=location, schema=SCHEMA, bounded=bounded)
     return rows.withColumn("at", F.timestamp_seconds("time")).withWatermark("at", "0 seconds")
 
 

@@ -136,10 +136,10 @@ def states(environ: Mapping[str, str]) -> list[str]:
 
 def run(side: str, mode: str, number: int, environ: Mapping[str, str]) -> float:
     """Return the seconds of one run."""
-    place = WORK / f"{side}-{mode}-{number}"
-    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "run", str(place / "job")]
+    location = WORK / f"{side}-{mode}-{number}"
+    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "run", str(location / "job")]
     command += ["--entry", ENTRY, "--mode", mode]
-    command += ["--param", f"input={WORK / 'in'}", "--param", f"output={place / 'out'}"]
+    command += ["--param", f"input={WORK / 'in'}", "--param", f"output={location / 'out'}"]
     if side == "default-200":
         command += [
             part for key, value in DEFAULT_200.items() for part in ("--conf", f"{key}={value}")
@@ -154,8 +154,8 @@ def run_plain(number: int) -> float:
     """Return the seconds of the same query in plain PySpark."""
     script = WORK / "plain.py"
     script.write_text(PLAIN, encoding="utf-8")
-    place = WORK / f"plain-{number}"
-    return timed([sys.executable, str(script), str(WORK / "in"), str(place)], os.environ)
+    location = WORK / f"plain-{number}"
+    return timed([sys.executable, str(script), str(WORK / "in"), str(location)], os.environ)
 
 
 def timed(command: list[str], environ: Mapping[str, str]) -> float:

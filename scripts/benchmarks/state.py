@@ -88,8 +88,8 @@ def measure(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.spark.session import jvm_pid, start_spark
 
     (keys,) = arguments.keys
-    place = WORK / f"{arguments.store}-{keys}"
-    shutil.rmtree(place, ignore_errors=True)
+    location = WORK / f"{arguments.store}-{keys}"
+    shutil.rmtree(location, ignore_errors=True)
     conf = {
         **QUIET,
         "spark.driver.memory": arguments.heap,
@@ -99,12 +99,12 @@ def measure(arguments: argparse.Namespace) -> int:
     }
     spark = start_spark("state", "local[2]", conf)
     spark.sparkContext.setLogLevel("ERROR")
-    bench = Bench(spark, conf, place, keys, arguments.rounds, Memory(jvm_pid(spark)))
+    bench = Bench(spark, conf, location, keys, arguments.rounds, Memory(jvm_pid(spark)))
     try:
         print(json.dumps(bench.run()))
     finally:
         spark.stop()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(location, ignore_errors=True)
     return 0
 
 
@@ -142,7 +142,7 @@ class Bench:
 
     spark: SparkSession
     conf: dict[str, str]
-    place: Path
+    location: Path
     keys: int
     rounds: int
     memory: Memory
@@ -156,7 +156,7 @@ class Bench:
         a, b = self.reader("a"), self.reader("b")
         self.check_diff(a, b)
         for name, reader in (("a", a), ("b", b)):
-            reader.table("totals", "keyed_state").write.parquet(f"{self.place}/rows-{name}")
+            reader.table("totals", "keyed_state").write.parquet(f"{self.location}/rows-{name}")
         took = self.times["bootstrap"]
         for number in range(self.rounds + 1):
             self.compare(a, b)
@@ -185,7 +185,7 @@ class Bench:
 
     def make_input(self) -> None:
         """Write history, and what comes after it, both in no order of accounts."""
-        history, live = self.place / "history", self.place / "live"
+        history, live = self.location / "history", self.location / "live"
         self.sales(0, self.keys, 1).write.parquet(str(history))
         again = self.sales(0, self.keys, CHANGED_EVERY)
         new = self.sales(self.keys, self.keys + self.keys // ADDED_EVERY, 1)
@@ -204,10 +204,10 @@ class Bench:
         from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 
         ask = BootstrapSpec(
-            job_dir=str(self.place / "job"),
+            job_dir=str(self.location / "job"),
             entry=f"{ROOT}/scripts/benchmarks/totals.py:totals",
-            params={"input": str(self.place / "history")},
-            to=str(self.place / "a"),
+            params={"input": str(self.location / "history")},
+            to=str(self.location / "a"),
             conf=self.conf,
         )
         made = self.timed("bootstrap", lambda: bootstrap_job(ask, spark=self.spark))
@@ -222,22 +222,22 @@ class Bench:
         from airflow_provider.runtime.savepoints.take import take_savepoint
 
         ask = RunSpec(
-            job_dir=str(self.place / "job"),
+            job_dir=str(self.location / "job"),
             entry=f"{ROOT}/scripts/benchmarks/totals.py:totals",
-            params={"input": str(self.place / "live")},
+            params={"input": str(self.location / "live")},
             until="available",
             at_end="suspend",
-            from_savepoint=str(self.place / "a"),
+            from_savepoint=str(self.location / "a"),
             conf=self.conf,
         )
         run_job(ask, spark=self.spark)
-        take_savepoint(job_source(ask.job_dir, SystemClock()), str(self.place / "b"))
+        take_savepoint(job_source(ask.job_dir, SystemClock()), str(self.location / "b"))
 
     def reader(self, name: str) -> StateReader:
         """Open one of the savepoints."""
         from airflow_provider.extensions.state_tools import StateReader, open_state
 
-        return StateReader(self.spark, open_state(str(self.place / name)))
+        return StateReader(self.spark, open_state(str(self.location / name)))
 
     def check_diff(self, a: StateReader, b: StateReader) -> None:
         """See that the keys that differ are those of the live rows, by what these say."""
@@ -245,7 +245,7 @@ class Bench:
         if found is None:
             sys.exit("state: the two states cannot be compared")
         more = F.col("after.sum") - F.coalesce("before.sum", F.lit(0))
-        live = self.spark.read.parquet(str(self.place / "live"))
+        live = self.spark.read.parquet(str(self.location / "live"))
         found = found.select("account", more.alias("amount"))
         expect("keys that differ", all_of(found), all_of(live))
 
@@ -255,7 +255,7 @@ class Bench:
         """Read, query and compare the states, and the same rows in Parquet, in turns."""
         from airflow_provider.extensions.state_tools import query_state
 
-        rows_a, rows_b = (self.spark.read.parquet(f"{self.place}/rows-{n}") for n in "ab")
+        rows_a, rows_b = (self.spark.read.parquet(f"{self.location}/rows-{n}") for n in "ab")
         rows_a.createOrReplaceTempView("rows_a")
         found = self.timed("read", lambda: all_of(a.table("totals", "keyed_state")))
         expect("rows", found, self.timed("rows read", lambda: all_of(rows_a)))
@@ -278,7 +278,7 @@ class Bench:
         """Read history as a batch job does, and aggregate it."""
         from totals import total
 
-        history = self.spark.read.parquet(str(self.place / "history"))
+        history = self.spark.read.parquet(str(self.location / "history"))
         self.timed("history read", lambda: all_of(history))
         found = self.timed("aggregated", lambda: all_of(total(history)))
         expect("totals", all_of(a.table("totals", "keyed_state").drop("partition_id")), found)

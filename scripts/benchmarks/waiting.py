@@ -8,7 +8,7 @@ from airflow.sdk import dag
 
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
-PLACE = os.environ["WAITS_PLACE"]
+LOCATION = os.environ["WAITS_LOCATION"]
 COUNT = int(os.environ["WAITS_COUNT"])
 
 
@@ -17,7 +17,7 @@ def waiting() -> None:
     """Adopt each job's driver, and wait for its final checkpoint."""
     SparkStreamingOperator.partial(
         task_id="wait", job="jobs.py:job", run_id="waited-for", on_kill="detach"
-    ).expand(job_dir=[f"{PLACE}/{number:04d}" for number in range(COUNT)])
+    ).expand(job_dir=[f"{LOCATION}/{number:04d}" for number in range(COUNT)])
 
 
 waiting()

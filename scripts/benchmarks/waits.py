@@ -96,7 +96,7 @@ def running(waits: int) -> Iterator[Bench]:
             sys.exit("waits: the drivers did not come up")
         airflow = Components(folder / "home", folder / "dags", url)
         airflow.environment |= {
-            "WAITS_PLACE": str(jobs),
+            "WAITS_LOCATION": str(jobs),
             "WAITS_COUNT": str(waits),
             "PYTHONPATH": str(ROOT),
             "AIRFLOW__CORE__PARALLELISM": str(WORKERS),

@@ -72,11 +72,11 @@ def measure(mode: str, runs: int, space_s: float) -> list[tuple[float, float]]:
 
 def run(mode: str, kind: str) -> float:
     """Run the job of the warm-up, and return the seconds of the command."""
-    place = WORK / f"{kind}-{time.time_ns()}"
-    params = {"input": WORK / "in", "output": place / "out"}
+    location = WORK / f"{kind}-{time.time_ns()}"
+    params = {"input": WORK / "in", "output": location / "out"}
     given = [part for key, value in params.items() for part in ("--param", f"{key}={value}")]
-    seconds = timed([*COMMAND, "--mode", mode, *given, str(place / "job")], os.environ)
-    shutil.rmtree(place)
+    seconds = timed([*COMMAND, "--mode", mode, *given, str(location / "job")], os.environ)
+    shutil.rmtree(location)
     return seconds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from places import sink_of
+from locations import sink_of
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def windows(ctx: JobContext) -> None:
         bounded=True,
         watermark=WATERMARK,
     )
-    sink = sink_of(ctx.params["sink"], ctx.params["place"], ctx.params["database"])
+    sink = sink_of(ctx.params["sink"], ctx.params["location"], ctx.params["database"])
     ctx.write("windows", count_by_window(events), to=sink)
 
 

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
-_PLACES = {
+_LOCATIONS = {
     "AirflowSensorTimeout": _EXCEPTIONS,
     "DagBag": ("airflow.dag_processing.dagbag", "airflow.models.dagbag"),
     "TaskDeferred": _EXCEPTIONS,
@@ -40,6 +40,6 @@ if not TYPE_CHECKING:
                 return find_name(name, [_SERIALIZATION])
             except AttributeError:
                 return find_name("SerializedDAG", [_SERIALIZATION])
-        if name not in _PLACES:
+        if name not in _LOCATIONS:
             raise AttributeError(name)
-        return find_name(name, _PLACES[name])
+        return find_name(name, _LOCATIONS[name])

@@ -67,7 +67,7 @@ class HourlyJob:
         return job
 
     def address(self, number: int) -> dict[str, Any]:
-        """Return the address of the task instance of an hour, by its place."""
+        """Return the address of the task instance of an hour, by its location."""
         run_id = dag_run_id_of(self.slices[number][0])
         return {
             "dag_id": self.dag_id,

@@ -162,10 +162,10 @@ class PageJob(Job):
 
     def savepoint(self, name: str, seconds_ago: float = 60.0, batch: int = 3) -> str:
         """Put a savepoint of two small files, one of them state, and return its address."""
-        place = self.storage.at(f"savepoints/{name}")
+        location = self.storage.at(f"savepoints/{name}")
         state = "state/0/0/1.delta"
-        place.put("queries/daily/metadata", b"{}")
-        place.put(f"queries/daily/{state}", b"s" * (batch + 1))
+        location.put("queries/daily/metadata", b"{}")
+        location.put(f"queries/daily/{state}", b"s" * (batch + 1))
         query = QuerySavepoint(
             query_id="id",
             batch=batch,
@@ -186,8 +186,8 @@ class PageJob(Job):
             run_id=self.run_id,
             source=self.url,
             queries={"daily": query},
-        ).put(place, MANIFEST)
-        return place.url
+        ).put(location, MANIFEST)
+        return location.url
 
     def fail(self, driver_id: str = "driver", attempt: int = 1, **more: Any) -> PageJob:
         """Put an attempt that has failed, with its log."""
@@ -292,12 +292,12 @@ def reporting(jobs: Sequence[PageJob]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def page_jobs(place: Path) -> Iterator[dict[str, PageJob]]:
+def page_jobs(location: Path) -> Iterator[dict[str, PageJob]]:
     """Give a job that runs and has 300 savepoints, one that has failed and one that has finished."""
     made = {
-        "running": PageJob(place / "running", name="daily_delays").history().state(),
-        "failed": PageJob(place / "failed", name=IMG).fail(),
-        "finished": PageJob(place / "finished", name=LONG),
+        "running": PageJob(location / "running", name="daily_delays").history().state(),
+        "failed": PageJob(location / "failed", name=IMG).fail(),
+        "finished": PageJob(location / "finished", name=LONG),
     }
     made["finished"].run.storage.delete("run.json")
     made["finished"].finish()

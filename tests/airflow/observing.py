@@ -31,16 +31,16 @@ class Round:
     """One DAG run: its job directory, and what is in it.
 
     Args:
-        place: where the job directories of all DAG runs lie.
+        location: where the job directories of all DAG runs lie.
         number: its number.
         policy: what its task's ``on_kill`` is.
     """
 
-    def __init__(self, place: Path, number: int, policy: str) -> None:
+    def __init__(self, location: Path, number: int, policy: str) -> None:
         self.policy = policy
         self.dag_id = f"chaotic_{policy}"
         self.run_id = f"round_{number:03}"
-        self.folder = place / self.run_id
+        self.folder = location / self.run_id
         self.job = self.folder / "job"
         self.output = self.folder / "output"
         self.run = self.job / "runs" / derive_run_id(f"{self.dag_id}-{TASK}-{self.run_id}")
@@ -68,8 +68,8 @@ class Round:
         return self.count("queries/*/drains/*.json") > 0
 
 
-def processes_of(place: Path) -> dict[str, dict[str, list[int]]]:
-    """Return the processes at work for the jobs under *place*: job, driver, what it is, PIDs.
+def processes_of(location: Path) -> dict[str, dict[str, list[int]]]:
+    """Return the processes at work for the jobs under *location*: job, driver, what it is, PIDs.
 
     A driver is a launcher, the JVM of ``spark-submit``, and Python with the job in it.
     """
@@ -80,10 +80,12 @@ def processes_of(place: Path) -> dict[str, dict[str, list[int]]]:
         except OSError:
             continue
         words = raw.decode(errors="replace").split("\0")
-        if "--driver-id" not in words or str(place) not in raw.decode(errors="replace"):
+        if "--driver-id" not in words or str(location) not in raw.decode(errors="replace"):
             continue
         driver_id = words[words.index("--driver-id") + 1]
-        job = next(word for word in words if word.startswith(str(place)) and word.endswith("/job"))
+        job = next(
+            word for word in words if word.startswith(str(location)) and word.endswith("/job")
+        )
         if LAUNCHER in words:
             kind = "launcher"
         elif Path(words[0]).name == "java":
@@ -127,14 +129,14 @@ class Observer(threading.Thread):
     """Looks about five times a second at leases, attempts, processes, and at Airflow's database.
 
     Args:
-        place: where the job directories lie.
+        location: where the job directories lie.
         database: Airflow's, as a URL of libpq.
         now: for the time of what it reports.
     """
 
-    def __init__(self, place: Path, database: str, now: Callable[[], float]) -> None:
+    def __init__(self, location: Path, database: str, now: Callable[[], float]) -> None:
         super().__init__(name="observer", daemon=True)
-        self._place = place
+        self._location = location
         self._connection = psycopg2.connect(database)
         self._connection.autocommit = True
         self._now = now
@@ -171,7 +173,7 @@ class Observer(threading.Thread):
     def _look(self, since_s: float) -> None:
         self.seen.looks += 1
         self._look_at_tasks()
-        processes = processes_of(self._place)
+        processes = processes_of(self._location)
         for one in list(self.rounds):
             drivers = drivers_in(processes.get(str(one.job), {}))
             self.seen.most_processes = max(self.seen.most_processes, len(drivers))

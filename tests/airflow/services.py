@@ -83,8 +83,10 @@ def copy_dags(folder: Path, to: Path) -> None:
     """Copy DAGs, but for those that need a name which this version of Airflow does not have."""
     missing = missing_names()
 
-    def need_more(place: str, files: list[str]) -> list[str]:
-        texts = {name: (Path(place) / name).read_text() for name in files if name.endswith(".py")}
+    def need_more(location: str, files: list[str]) -> list[str]:
+        texts = {
+            name: (Path(location) / name).read_text() for name in files if name.endswith(".py")
+        }
         return [name for name, text in texts.items() if any(each in text for each in missing)]
 
     shutil.copytree(folder, to, ignore=need_more)

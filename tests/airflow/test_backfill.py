@@ -110,12 +110,12 @@ def test_slices_of_a_backfill_have_job_directories_of_their_own(begun: Begun) ->
     finals = [begun.succeeds(BACKFILL, run_id, "daily_delays") for run_id in begun.slices]
 
     names = ["20130101T000000Z-20130102T000000Z", "20130102T000000Z-20130103T000000Z"]
-    places = [begun.flights / "slices" / name for name in names]
-    for place, final, day in zip(places, finals, ("2013-01-01", "2013-01-02"), strict=True):
+    locations = [begun.flights / "slices" / name for name in names]
+    for location, final, day in zip(locations, finals, ("2013-01-01", "2013-01-02"), strict=True):
         expected = truth(day, f"{day[:-1]}{int(day[-1]) + 1}")
-        assert_same(expected, place / "output")
+        assert_same(expected, location / "output")
         assert ("FINISHED", expected["flights"].sum()) == (final["outcome"], final["rows_read"])
-        assert [final["run_id"]] == [path.name for path in (place / "job" / "runs").iterdir()]
+        assert [final["run_id"]] == [path.name for path in (location / "job" / "runs").iterdir()]
     assert set(names) <= {path.name for path in (begun.flights / "slices").iterdir()}
 
 
@@ -126,9 +126,9 @@ def test_a_partition_key_says_which_slice_it_is(begun: Begun) -> None:
     """
     final = begun.succeeds(PARTITIONED, begun.partition, "delays")
 
-    place = begun.sliced / "20130103T000000Z-20130104T000000Z"
-    assert_same(truth("2013-01-03", "2013-01-04"), place / "output")
-    (record,) = (place / "job-2013-01-03").glob("runs/*/run.json")
+    location = begun.sliced / "20130103T000000Z-20130104T000000Z"
+    assert_same(truth("2013-01-03", "2013-01-04"), location / "output")
+    (record,) = (location / "job-2013-01-03").glob("runs/*/run.json")
     assert f'"{final["run_id"]}"' in record.read_text()
     assert "2013-01-03T00:00:00.000Z" in record.read_text()
     assert "2013-01-04T00:00:00.000Z" in record.read_text()

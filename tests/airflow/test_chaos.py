@@ -39,23 +39,23 @@ HASTE = {  # what Airflow notices after minutes by default, in seconds
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def location(tmp_path: Path) -> Iterator[Path]:
     """Give the folder of all rounds, whose drivers do not outlive the test."""
-    place = tmp_path / "data" / "chaotic"
-    (place / "input").mkdir(parents=True)
-    yield place
-    end_drivers(place)
+    location = tmp_path / "data" / "chaotic"
+    (location / "input").mkdir(parents=True)
+    yield location
+    end_drivers(location)
 
 
 @pytest.fixture
-def airflow(tmp_path: Path, place: Path) -> Iterator[Airflow]:
+def airflow(tmp_path: Path, location: Path) -> Iterator[Airflow]:
     """Give an Airflow with two triggerers, and a database of its own."""
     dags = tmp_path / "dags"
     (dags / "jobs").mkdir(parents=True)
     for name in ("chaotic.py", "jobs/chaotic.py"):
         shutil.copy(HERE / "dags" / name, dags / name)
     with postgres_server() as url:
-        airflow = Airflow(tmp_path / "home", dags, url, TEST_DATA=str(place.parent), **HASTE)
+        airflow = Airflow(tmp_path / "home", dags, url, TEST_DATA=str(location.parent), **HASTE)
         airflow.components += TRIGGERERS[1:]
         try:
             airflow.start()
@@ -147,7 +147,7 @@ def deal(dice: random.Random, chaos: Chaos) -> Iterator[str]:
 
 
 def test_whatever_is_killed_cleared_paused_or_restarted_each_run_ends_exactly(
-    airflow: Airflow, place: Path
+    airflow: Airflow, location: Path
 ) -> None:
     """
     Under clears, marks, pauses and the deaths of triggerers, workers, schedulers and drivers, in
@@ -157,14 +157,14 @@ def test_whatever_is_killed_cleared_paused_or_restarted_each_run_ends_exactly(
     seed = int(os.environ.get("CHAOS_SEED", random.randrange(1_000_000)))
     print(f"\nCHAOS_SEED={seed} CHAOS_MINUTES={MINUTES}")
     dice = random.Random(seed)
-    truth = write_input(place / "input")
+    truth = write_input(location / "input")
     begun = time.monotonic()
 
     def now() -> float:
         return time.monotonic() - begun
 
     database = airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
-    observer = Observer(place, database, now)
+    observer = Observer(location, database, now)
     chaos = Chaos(airflow, observer, dice, now)
     wrong: list[str] = []
     ends: Counter[str] = Counter()
@@ -174,7 +174,7 @@ def test_whatever_is_killed_cleared_paused_or_restarted_each_run_ends_exactly(
         for number in itertools.count():
             if now() > MINUTES * 60:
                 break
-            one = Round(place, number, POLICIES[number % len(POLICIES)])
+            one = Round(location, number, POLICIES[number % len(POLICIES)])
             chaos.begin(one)
             for _ in range(dice.randint(4, 9)):
                 if not one.final.exists():
@@ -188,7 +188,7 @@ def test_whatever_is_killed_cleared_paused_or_restarted_each_run_ends_exactly(
             wrong += found
             ends += ended
             one.is_over = True
-        wait_for("no driver is left", lambda: not processes_of(place), within=60)
+        wait_for("no driver is left", lambda: not processes_of(location), within=60)
         left = "SELECT count(*) FROM trigger"
         wait_for("no trigger is left", lambda: observer.query(left) == [(0,)], within=60)
     finally:

@@ -27,8 +27,8 @@ UPLOADS = {"spark.kubernetes.file.upload.path": "s3a://bucket/uploads"}
 CHOSEN = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
 ON_YARN = {"spark.yarn.tags": f"spark-stream-{DRIVER}", "spark.yarn.maxAppAttempts": "1"}
 ON_K8S = {
-    f"spark.kubernetes.{place}.label.spark-stream-driver-id": DRIVER
-    for place in ("driver", "executor")
+    f"spark.kubernetes.{location}.label.spark-stream-driver-id": DRIVER
+    for location in ("driver", "executor")
 }
 
 
@@ -141,11 +141,11 @@ def test_no_form_of_a_connection_starts_a_python_driver_on_a_standalone_cluster(
         SparkStreamingHook("a_cluster").check(str(tmp_path / "job"), entry)
 
 
-def test_kubernetes_needs_a_place_for_the_files_of_its_driver(
+def test_kubernetes_needs_a_location_for_the_files_of_its_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
     """
-    In deploy mode cluster Spark uploads the application; without a place for that each try would
+    In deploy mode cluster Spark uploads the application; without a location for that each try would
     fail, so it is refused before anything is written. Client mode needs none.
     """
     for extra in ({}, {"conf": UPLOADS}):

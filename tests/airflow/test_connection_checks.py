@@ -31,7 +31,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, host: str, **extra: Any) -> SparkSt
 
 
 def put_pyspark(folder: Path, version: str) -> Path:
-    """Make the place of a Spark, as far as it is looked at."""
+    """Make the location of a Spark, as far as it is looked at."""
     (folder / "python" / "pyspark").mkdir(parents=True)
     (folder / "python" / "pyspark" / "version.py").write_text(f"__version__: str = '{version}'\n")
     (folder / "bin").mkdir()

@@ -692,8 +692,8 @@ def test_a_driver_does_what_was_submitted_and_nothing_else(
     assert not any("secret of ours" in part for part in argv)
     received = RunSpec.receive(job.run.storage, record.driver_id, argv[-1])
     assert {"secret of ours": [1, {"x": None}]} == received.params
-    place = Path(job.run.storage.url) / f"submissions/{record.driver_id}.json"
-    place.write_text(place.read_text().replace("secret of ours", "secret of yours"))
+    location = Path(job.run.storage.url) / f"submissions/{record.driver_id}.json"
+    location.write_text(location.read_text().replace("secret of ours", "secret of yours"))
     with pytest.raises(CorruptDocumentError, match="changed after driver .* was submitted"):
         RunSpec.receive(job.run.storage, record.driver_id, argv[-1])
     with pytest.raises(UnknownJobError, match="a driver is started by its submission"):

@@ -223,13 +223,13 @@ def test_the_example_has_a_run_for_each_hour(airflow: Airflow) -> None:
     Each hour that the stream completes is a run of its own, which reads that hour only; a watermark
     that passes several has several.
     """
-    place = data_of(airflow) / "hourly"
-    stream = Stream(place / "job", query="hourly").begin()
+    location = data_of(airflow) / "hourly"
+    stream = Stream(location / "job", query="hourly").begin()
     start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
     rows = [(start + dt.timedelta(hours=n), "JFK", 10 + n, 1.5) for n in range(6)]
-    (place / "output").mkdir()
+    (location / "output").mkdir()
     frame = pd.DataFrame(rows, columns=["hour", "origin", "flights", "mean_delay"])
-    frame.to_parquet(place / "output" / "rows.parquet")
+    frame.to_parquet(location / "output" / "rows.parquet")
     stream.commit_hour(0)
     database = Database(airflow, "flights_hour")
     for dag_id in ("flights_each_hour", "flights_hour_report"):

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 
-BOTH = pytest.mark.parametrize("place", ["livy", "emr-serverless"], indirect=True)
+BOTH = pytest.mark.parametrize("location", ["livy", "emr-serverless"], indirect=True)
 """On each cluster in any suite: what the launchers do themselves; the rest is the same for all."""
 
 
-class Place:
+class Location:
     """A cluster, a job on it, and the connection to it.
 
     Args:
@@ -131,14 +131,14 @@ def emr() -> Iterator[EmrCluster]:
 
 
 @pytest.fixture(params=["livy", pytest.param("emr-serverless", marks=pytest.mark.whole)])
-def place(
+def location(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Place]:
-    made = livy_place(tmp_path) if request.param == "livy" else None
+) -> Iterator[Location]:
+    made = livy_location(tmp_path) if request.param == "livy" else None
     if made is None:
         emr = request.getfixturevalue("emr")
         emr.new_application()
-        made = emr_place(emr, request.node.name, monkeypatch)
+        made = emr_location(emr, request.node.name, monkeypatch)
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(made.connection))
     yield made
     if isinstance(made.cluster, LivyCluster):
@@ -148,16 +148,16 @@ def place(
         forget_clients()
 
 
-def livy_place(tmp_path: Path) -> Place:
+def livy_location(tmp_path: Path) -> Location:
     cluster = LivyCluster(tmp_path)
     options = {"entry_point": str(PROGRAM), "runtime": "/no/runtime.zip"}
     login = {"login": cluster.user, "password": cluster.secrets[0]}
     where = {"conn_type": "livy", "host": "127.0.0.1", "port": cluster.port}
-    return Place(cluster, Job(tmp_path / "job"), "livy", options, {**where, **login})
+    return Location(cluster, Job(tmp_path / "job"), "livy", options, {**where, **login})
 
 
-def emr_place(emr: EmrCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return a place in the bucket, which the process reaches by its environment."""
+def emr_location(emr: EmrCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """Return a location in the bucket, which the process reaches by its environment."""
     for variable, value in {
         "AWS_ACCESS_KEY_ID": emr.keys["aws_access_key_id"],
         "AWS_SECRET_ACCESS_KEY": emr.secrets[0],
@@ -178,7 +178,7 @@ def emr_place(emr: EmrCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> Pl
             "launcher": {"execution_role": emr.options.execution_role},
         },
     }
-    return Place(emr, Job(url), "emr-serverless", options, connection)
+    return Location(emr, Job(url), "emr-serverless", options, connection)
 
 
 def context() -> Any:
@@ -192,7 +192,7 @@ def rebuilt(deferred: TaskDeferred) -> Any:
 
 
 def test_a_connection_is_tested_by_its_launcher(
-    place: Place,
+    location: Location,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -202,46 +202,46 @@ def test_a_connection_is_tested_by_its_launcher(
     folder of job directories.
     """
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # as the command sets it
-    choice = LauncherChoice(place.kind, "cluster", place.options)
+    choice = LauncherChoice(location.kind, "cluster", location.options)
     found = ClusterHook(choice).test_connection()
-    options = [f"--launcher-option={name}={value}" for name, value in place.options.items()]
-    command = ["check-connection", "cluster", f"--launcher={place.kind}", *options]
+    options = [f"--launcher-option={name}={value}" for name, value in location.options.items()]
+    command = ["check-connection", "cluster", f"--launcher={location.kind}", *options]
     more = (("check-connection", "airflow_provider.cli.spark_stream"),)
     code = main([*command, f"--job-root={tmp_path}"], name="airflow spark-stream", more=more)
     told = capsys.readouterr().out
     monkeypatch.setenv(
-        "AIRFLOW_CONN_CLUSTER", json.dumps({**place.connection, "password": "wr0ng"})
+        "AIRFLOW_CONN_CLUSTER", json.dumps({**location.connection, "password": "wr0ng"})
     )
     refused = ClusterHook(choice).test_connection()
 
-    assert (True, f"{place.kind} answers, and takes drivers") == found
+    assert (True, f"{location.kind} answers, and takes drivers") == found
     said = told.splitlines()[-1]  # Amazon's hook has logged where it found credentials
     assert (EXIT_OK, f"{found[1]}; {tmp_path} puts if absent") == (code, said)
     assert EXIT_USAGE == main([*command[:2], "--launcher=yarn"], name="x", more=more)
     assert "launcher 'yarn': use one of" in capsys.readouterr().err
     assert not refused[0]
     assert "correct the connection's" in refused[1]
-    assert place.is_empty()
+    assert location.is_empty()
 
 
 # --- a whole task -----------------------------------------------------------------------------
 
 
 @BOTH
-def test_a_task_runs_on_a_cluster(place: Place) -> None:
+def test_a_task_runs_on_a_cluster(location: Location) -> None:
     """A worker submits, waits, and returns the final checkpoint; the handle has no secret."""
-    shown = place.operator("finish").execute(context())
-    handle = present(place.job.run.handle_of(place.driver_id()))
+    shown = location.operator("finish").execute(context())
+    handle = present(location.job.run.handle_of(location.driver_id()))
 
     assert ("FINISHED", RUN) == (shown["outcome"], shown["run_id"])
-    assert place.kind == handle.launcher
-    assert place.cluster.secrets[0] not in str(handle)
-    assert 1 == place.cluster.runs()
+    assert location.kind == handle.launcher
+    assert location.cluster.secrets[0] not in str(handle)
+    assert 1 == location.cluster.runs()
 
 
-def test_a_triggerer_asks_the_launcher(place: Place) -> None:
+def test_a_triggerer_asks_the_launcher(location: Location) -> None:
     """What Airflow stores names the connection and no secret; a rebuilt trigger asks with it."""
-    deferred = place.deferred("fail")
+    deferred = location.deferred("fail")
     trigger = rebuilt(deferred)
 
     async def wait() -> dict[str, Any]:
@@ -250,9 +250,9 @@ def test_a_triggerer_asks_the_launcher(place: Place) -> None:
 
     event = asyncio.run(asyncio.wait_for(wait(), 60))
     with pytest.raises(SparkRunFailedError, match="exit code 3"):
-        place.operator("fail").resume(context(), event)
+        location.operator("fail").resume(context(), event)
 
-    assert place.cluster.secrets[0] not in json.dumps(trigger.serialize())
+    assert location.cluster.secrets[0] not in json.dumps(trigger.serialize())
     assert "failed" == event["run_state"]
 
 
@@ -261,48 +261,48 @@ def test_a_triggerer_asks_the_launcher(place: Place) -> None:
     [("fail", 3, SparkRunFailedError), ("refuse", 2, AirflowFailException)],
 )
 def test_a_failure_has_the_clusters_exit_code_and_reason(
-    place: Place, does: str, code: int, error: type[AirflowException]
+    location: Location, does: str, code: int, error: type[AirflowException]
 ) -> None:
     """A driver that never had the lease fails the task in one line; a mistake fails it for good."""
-    operator = place.operator(does)
+    operator = location.operator(does)
     with pytest.raises(error) as raised:
         operator.execute(context())
-    run_id = present(place.job.run.handle_of(place.driver_id())).id
+    run_id = present(location.job.run.handle_of(location.driver_id())).id
 
     said = str(raised.value)
-    assert f"{place.kind} {run_id}: ended, exit code {code}: " in said
+    assert f"{location.kind} {run_id}: ended, exit code {code}: " in said
     assert 1 == len(said.splitlines())
-    if place.kind == "livy":
+    if location.kind == "livy":
         assert "the input is not there" in said
 
 
-def test_a_driver_that_dies_is_explained(place: Place) -> None:
+def test_a_driver_that_dies_is_explained(location: Location) -> None:
     """Killed with the lease in its hand, a driver said nothing: its cluster says how it ended."""
-    with pytest.raises(SparkRunFailedError, match=f"{place.kind} .*: ended"):
-        place.operator("die").execute(context())
+    with pytest.raises(SparkRunFailedError, match=f"{location.kind} .*: ended"):
+        location.operator("die").execute(context())
 
-    again = place.operator("finish").execute(context())
+    again = location.operator("finish").execute(context())
     assert "FINISHED" == again["outcome"]
-    assert 2 == place.cluster.runs()
+    assert 2 == location.cluster.runs()
 
 
 # --- workers die, tasks are killed ------------------------------------------------------------
 
 
-def test_a_killed_worker_is_followed_by_one_that_adopts(place: Place) -> None:
+def test_a_killed_worker_is_followed_by_one_that_adopts(location: Location) -> None:
     """The next try finds the handle, and waits for that driver."""
-    place.deferred("hold")
-    first = place.driver_id()
-    place.go()
-    shown = place.operator("hold").execute(context())
+    location.deferred("hold")
+    first = location.driver_id()
+    location.go()
+    shown = location.operator("hold").execute(context())
 
     assert "FINISHED" == shown["outcome"]
-    assert [first] == [each.driver_id for each in place.job.run.submissions()]
-    assert 1 == place.cluster.runs()
+    assert [first] == [each.driver_id for each in location.job.run.submissions()]
+    assert 1 == location.cluster.runs()
 
 
 @pytest.mark.long
-def test_a_worker_killed_before_it_has_the_handle(place: Place) -> None:
+def test_a_worker_killed_before_it_has_the_handle(location: Location) -> None:
     """A real process dies between the submission and the handle: the next try has the same run."""
     program = f"""
 import sys
@@ -310,46 +310,46 @@ sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests" / "airflow")!r}]
 from airflow_provider.hooks.cluster import ClusterHook
 from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-choice = LauncherChoice({place.kind!r}, "cluster", {place.options!r})
-spec = RunSpec(job_dir={place.job.url!r}, entry="jobs:hold", run_id={RUN!r})
+choice = LauncherChoice({location.kind!r}, "cluster", {location.options!r})
+spec = RunSpec(job_dir={location.job.url!r}, entry="jobs:hold", run_id={RUN!r})
 ClusterHook(choice).submit(spec, {RUN!r})
 """
     environment = {**os.environ, "SPARK_STREAM_FAILPOINT": "launch.submitted"}
     died = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
-    first = place.driver_id()
-    left = place.cluster.runs(), place.job.run.handle_of(first)
-    operator = place.operator("hold", interval=None, deferrable=True)
+    first = location.driver_id()
+    left = location.cluster.runs(), location.job.run.handle_of(first)
+    operator = location.operator("hold", interval=None, deferrable=True)
     with pytest.raises(TaskDeferred):
         operator.execute(context())
-    same = [each.driver_id for each in place.job.run.submissions()]
-    place.go()
-    shown = place.operator("hold", interval=None).execute(context())
+    same = [each.driver_id for each in location.job.run.submissions()]
+    location.go()
+    shown = location.operator("hold", interval=None).execute(context())
 
     assert 137 == died.returncode
     assert (1, None) == left
     assert [first] == same
     assert "FINISHED" == shown["outcome"]
-    assert 1 == place.cluster.runs()
+    assert 1 == location.cluster.runs()
 
 
-def test_a_killed_task_ends_a_driver_that_has_not_come_up(place: Place) -> None:
+def test_a_killed_task_ends_a_driver_that_has_not_come_up(location: Location) -> None:
     """
     A worker's ``on_kill`` asks the driver to end, and its cluster to end it, which is at once.
     """
-    operator = place.operator("hold", deferrable=True)
+    operator = location.operator("hold", deferrable=True)
     with pytest.raises(TaskDeferred):
         operator.execute(context())
     operator.on_kill()
 
-    handle = present(place.job.run.handle_of(place.driver_id()))
-    wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
-    assert [place.driver_id()] == place.job.cancels()
+    handle = present(location.job.run.handle_of(location.driver_id()))
+    wait_for("its end", lambda: location.cluster.open().poll(handle).is_over, within=30)
+    assert [location.driver_id()] == location.job.cancels()
 
 
-def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> None:
+def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(location: Location) -> None:
     """A deferred task is killed by its triggerer, which has nothing but what Airflow has stored."""
-    trigger = rebuilt(place.deferred("hold"))
-    place.status(LaunchState.RUNNING)
+    trigger = rebuilt(location.deferred("hold"))
+    location.status(LaunchState.RUNNING)
 
     async def kill() -> None:
         task = asyncio.create_task(anext(trigger.run()))
@@ -359,61 +359,61 @@ def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> No
         task.cancel()
 
     asyncio.run(asyncio.wait_for(kill(), 60))
-    handle = present(place.job.run.handle_of(place.driver_id()))
-    assert wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
+    handle = present(location.job.run.handle_of(location.driver_id()))
+    assert wait_for("its end", lambda: location.cluster.open().poll(handle).is_over, within=30)
 
 
 def test_a_driver_that_never_comes_up_is_ended(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the wait for the lease has timed out, the cluster does not go on with it."""
     monkeypatch.setattr(observer, "START_TIMEOUT_S", 1.0)
     with pytest.raises(SparkRunFailedError, match="has not taken the lease.*: running"):
-        place.operator("hold").execute(context())
+        location.operator("hold").execute(context())
 
-    handle = present(place.job.run.handle_of(place.driver_id()))
-    assert wait_for("its end", lambda: place.cluster.open().poll(handle).is_over, within=30)
-    assert 1.0 < (present(place.job.run.end_of(place.driver_id())).waited_s or 0)
+    handle = present(location.job.run.handle_of(location.driver_id()))
+    assert wait_for("its end", lambda: location.cluster.open().poll(handle).is_over, within=30)
+    assert 1.0 < (present(location.job.run.end_of(location.driver_id())).waited_s or 0)
 
 
 # --- what is refused, before anything is written ----------------------------------------------
 
 
-def refused(place: Place, **arguments: Any) -> str:
+def refused(location: Location, **arguments: Any) -> str:
     """Return the error with which a task fails for good, having written nothing."""
     with pytest.raises(AirflowFailException) as raised:
-        place.operator("finish", **arguments).execute(context())
-    assert place.is_empty()
+        location.operator("finish", **arguments).execute(context())
+    assert location.is_empty()
     assert 1 == len(str(raised.value).splitlines())
-    assert place.cluster.secrets[0] not in str(raised.value)
+    assert location.cluster.secrets[0] not in str(raised.value)
     return str(raised.value)
 
 
-def test_an_unknown_connection_is_refused(place: Place) -> None:
+def test_an_unknown_connection_is_refused(location: Location) -> None:
     """The error names it."""
-    assert "conn_id 'nobody': Airflow has no such connection" in refused(place, conn_id="nobody")
+    assert "conn_id 'nobody': Airflow has no such connection" in refused(location, conn_id="nobody")
 
 
-def test_a_connection_of_another_type_is_refused(place: Place) -> None:
+def test_a_connection_of_another_type_is_refused(location: Location) -> None:
     """A Spark connection is for ``spark-submit``."""
-    said = refused(place, conn_id="spark_default")
+    said = refused(location, conn_id="spark_default")
 
-    assert f"is of type 'spark'; launcher '{place.kind}' needs '" in said
+    assert f"is of type 'spark'; launcher '{location.kind}' needs '" in said
 
 
-def test_a_forgotten_launcher_is_named(place: Place) -> None:
+def test_a_forgotten_launcher_is_named(location: Location) -> None:
     """The connection of a service is not taken for a master of Spark."""
-    said = refused(place, launcher=None, launcher_options=None, job="jobs:finish")
+    said = refused(location, launcher=None, launcher_options=None, job="jobs:finish")
 
-    assert f"give launcher='{place.kind}' for it" in said
+    assert f"give launcher='{location.kind}' for it" in said
 
 
 @BOTH
-def test_wrong_credentials_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_refused(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which service refuses, and what to correct."""
-    wrong = json.dumps({**place.connection, "password": "wr0ng"})
+    wrong = json.dumps({**location.connection, "password": "wr0ng"})
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", wrong)
-    said = refused(place)
+    said = refused(location)
 
     assert "correct the connection's" in said
     assert "wr0ng" not in said
@@ -422,39 +422,39 @@ def test_wrong_credentials_are_refused(place: Place, monkeypatch: pytest.MonkeyP
 def test_a_wrong_application_is_refused(emr: EmrCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """An application that is not there, or none, is named before anything is written."""
     emr.new_application()
-    place = emr_place(emr, "wrong_application", monkeypatch)
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(place.connection))
-    wrong = {**place.options, "application_id": "00nobody"}
+    location = emr_location(emr, "wrong_application", monkeypatch)
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(location.connection))
+    wrong = {**location.options, "application_id": "00nobody"}
 
-    said = refused(place, launcher_options=wrong)
+    said = refused(location, launcher_options=wrong)
     assert "application 00nobody: get_application: ResourceNotFoundException" in said
     assert "correct application_id" in said
-    none = {k: v for k, v in place.options.items() if k != "application_id"}
-    assert "application_id is not given" in refused(place, launcher_options=none)
-    no_zip = {**place.options, "runtime": "/here/runtime.zip"}
+    none = {k: v for k, v in location.options.items() if k != "application_id"}
+    assert "application_id is not given" in refused(location, launcher_options=none)
+    no_zip = {**location.options, "runtime": "/here/runtime.zip"}
     assert "runtime '/here/runtime.zip' is no address in S3" in refused(
-        place, launcher_options=no_zip
+        location, launcher_options=no_zip
     )
     forget_clients()
 
 
 @BOTH
-def test_a_server_that_is_away_is_worth_a_retry(place: Place) -> None:
+def test_a_server_that_is_away_is_worth_a_retry(location: Location) -> None:
     """The task fails in one line, and may be tried again; nothing was written."""
-    if place.kind == "livy":
-        place.cluster.go_away()
+    if location.kind == "livy":
+        location.cluster.go_away()
     else:  # the store of the job directory is the same server
-        place.connection["extra"]["service_config"] = {
+        location.connection["extra"]["service_config"] = {
             "emr-serverless": {"endpoint_url": "http://127.0.0.1:9"}
         }
-        os.environ["AIRFLOW_CONN_CLUSTER"] = json.dumps(place.connection)
+        os.environ["AIRFLOW_CONN_CLUSTER"] = json.dumps(location.connection)
     with pytest.raises(SparkRunFailedError, match="does not answer") as raised:
-        place.operator("finish").execute(context())
-    if place.kind == "livy":
-        place.cluster.come_back()
+        location.operator("finish").execute(context())
+    if location.kind == "livy":
+        location.cluster.come_back()
 
     assert 1 == len(str(raised.value).splitlines())
-    assert place.is_empty()
+    assert location.is_empty()
 
 
 @pytest.mark.parametrize(
@@ -468,19 +468,19 @@ def test_a_server_that_is_away_is_worth_a_retry(place: Place) -> None:
     ],
 )
 def test_what_a_cluster_cannot_have_is_refused(
-    place: Place, arguments: dict[str, Any], said: str
+    location: Location, arguments: dict[str, Any], said: str
 ) -> None:
     """Secrets of this machine and options of ``spark-submit`` have no way there."""
-    assert said in refused(place, **arguments)
+    assert said in refused(location, **arguments)
 
 
-def test_a_file_of_this_machine_is_refused(place: Place) -> None:
+def test_a_file_of_this_machine_is_refused(location: Location) -> None:
     """The job's own file has to be where the cluster reads it."""
-    operator = place.operator("finish")
+    operator = location.operator("finish")
     operator.job = "/here/jobs.py:finish"
     with pytest.raises(AirflowFailException, match="a cluster cannot read that file; upload it"):
         operator.execute(context())
-    assert place.is_empty()
+    assert location.is_empty()
 
 
 @pytest.mark.parametrize(
@@ -515,30 +515,30 @@ def test_a_choice_is_the_same_in_another_process() -> None:
 # --- what people see --------------------------------------------------------------------------
 
 
-def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) -> None:
+def test_the_page_shows_the_handle_and_the_reason(location: Location, tmp_path: Path) -> None:
     """
     Runs and failures have the launcher's line, for a driver that could not say anything itself.
     """
     with pytest.raises(SparkRunFailedError):
-        place.operator("fail").execute(context())
-    directory = JobDirectory(place.job.storage)
+        location.operator("fail").execute(context())
+    directory = JobDirectory(location.job.storage)
     directory.put_job(JobRecord(name="daily", created=AT))
-    place.job.run.put_record(a_run(RUN, starting={}, params={}))
-    attempt = an_attempt(driver_id=place.driver_id())
-    place.job.run.put_attempt(attempt)  # as if it had begun, and was killed
-    with take_lease(place.job.storage, FakeClock(), run_id=RUN, driver_id=place.driver_id()):
+    location.job.run.put_record(a_run(RUN, starting={}, params={}))
+    attempt = an_attempt(driver_id=location.driver_id())
+    location.job.run.put_attempt(attempt)  # as if it had begun, and was killed
+    with take_lease(location.job.storage, FakeClock(), run_id=RUN, driver_id=location.driver_id()):
         pass
     views = RunViews(ObservedJobs(SystemClock()), tmp_path)
-    handle = present(place.job.run.handle_of(place.driver_id()))
-    run = ShownRun(place.job.url, place.job.url)
-    shown = views.read(run, place.job.url).runs[0]
+    handle = present(location.job.run.handle_of(location.driver_id()))
+    run = ShownRun(location.job.url, location.job.url)
+    shown = views.read(run, location.job.url).runs[0]
     cause = views.failures(run).failures[0]
 
-    assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
+    assert present(shown.launch).startswith(f"{location.kind} {handle.id}: ended, exit code 3")
     assert "the driver ended with exit code 3" == cause.reason
     assert cause.failure.root_cause == shown.launch
-    log = views.log(place.job.url, place.job.url, RUN, place.driver_id())
-    assert f"its log is on {place.kind} {handle.id}" == log.problem
+    log = views.log(location.job.url, location.job.url, RUN, location.driver_id())
+    assert f"its log is on {location.kind} {handle.id}" == log.problem
 
 
 # --- with Spark -------------------------------------------------------------------------------
@@ -566,30 +566,30 @@ def test_a_cluster_that_has_only_spark_runs_a_job(
     """
     What ``spark-stream package`` writes is all that a driver needs there, beside the job's own file.
     """
-    place = livy_place(tmp_path)
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(place.connection))
+    location = livy_location(tmp_path)
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(location.connection))
     package = write_package(tmp_path / "runtime.zip", replaces=False)
     jobs = tmp_path / "word_jobs.py"
     jobs.write_text(JOBS)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "words.txt").write_text("one\ntwo\nthree\n")
-    place.options = {
+    location.options = {
         "entry_point": str(package.application),
         "runtime": str(package.runtime),
     }
     params = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
     conf = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
-    operator = place.operator("copy", params=params, conf=conf)
+    operator = location.operator("copy", params=params, conf=conf)
     operator.job = f"file://{jobs}:copy"
-    broken = place.operator("broken", conf=conf, run_id="broken")
+    broken = location.operator("broken", conf=conf, run_id="broken")
     broken.job, broken.job_dir = f"file://{jobs}:broken", str(tmp_path / "broken")
     try:
         shown = operator.execute(context())
         with pytest.raises(AirflowException) as raised:
             broken.execute(context())
     finally:
-        assert isinstance(place.cluster, LivyCluster)
-        place.cluster.stop()
+        assert isinstance(location.cluster, LivyCluster)
+        location.cluster.stop()
 
     assert ("FINISHED", 3) == (shown["outcome"], shown["rows_read"])
     texts = [file.read_text() for file in (tmp_path / "out").glob("*.json")]
@@ -609,7 +609,7 @@ def test_a_log_that_never_ends_is_read_to_a_limit(tmp_path: Path) -> None:
         return LogPart((f"line {offset}",), min(offset + 1, last))
 
     run = JobDirectory(LocalStorage(str(tmp_path))).run("r1")
-    run.put_handle(Handle(driver_id="d1", launcher="livy", id="7", place={}))
+    run.put_handle(Handle(driver_id="d1", launcher="livy", id="7", location={}))
     hook = ClusterHook(LauncherChoice("livy", "cluster", {}))
     hook.__dict__["launcher"] = SimpleNamespace(log=log)
     last = 10**9

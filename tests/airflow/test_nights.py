@@ -59,11 +59,11 @@ class Night:
         sinks: Mapping[str, str] | None = None,
     ) -> None:
         self.airflow = airflow
-        self.place = Path(airflow.environment["TEST_DATA"]) / "nights" / name
-        self.input = self.place / "input"
+        self.location = Path(airflow.environment["TEST_DATA"]) / "nights" / name
+        self.input = self.location / "input"
         self.input.mkdir(parents=True)
-        self.job_dir = (jobs or self.place / "jobs") / "orders"
-        self.output = self.place / "output"
+        self.job_dir = (jobs or self.location / "jobs") / "orders"
+        self.output = self.location / "output"
         self.sinks = dict(sinks or {"files": str(self.output)})
         self.dag_run = ("", "", "")
 
@@ -108,7 +108,9 @@ class Night:
             shown = browser.open(**query, tab=tab)
             pictures = self.airflow.home.parent / "pictures"
             pictures.mkdir(exist_ok=True)
-            browser.page.screenshot(path=pictures / f"{self.place.name}-{tab}.png", full_page=True)
+            browser.page.screenshot(
+                path=pictures / f"{self.location.name}-{tab}.png", full_page=True
+            )
             return str(shown.inner_text())
 
     def command(self, *arguments: str) -> str:
@@ -256,7 +258,7 @@ def test_a_job_directory_that_is_emptied_replaced_or_older_is_not_begun_again(
         night.put("1.csv", 1, 2)
         night.begin("night_stream", "stream")
     wait_for("the rows in the table", lambda: [1, 2] == in_table(), within=180)
-    copy = older.place / "copy"
+    copy = older.location / "copy"
     shutil.copytree(older.job_dir, copy)
     older.put("2.csv", 3)
     wait_for("the last row in the table", lambda: [1, 2, 3] == in_table(), within=60)
@@ -265,7 +267,7 @@ def test_a_job_directory_that_is_emptied_replaced_or_older_is_not_begun_again(
     for night in (emptied, replaced):
         night.wait_for_rows(1, 2)
     shutil.rmtree(emptied.job_dir)
-    lost = replaced.place / "lost"
+    lost = replaced.location / "lost"
     replaced.job_dir.rename(lost)
     shutil.copytree(copy, replaced.job_dir)
     shutil.rmtree(older.job_dir)
@@ -273,8 +275,8 @@ def test_a_job_directory_that_is_emptied_replaced_or_older_is_not_begun_again(
     for night in (emptied, replaced, older):
         night.put("3.csv", 4)
     older.clear()
-    states = {night.place.name: night.follow(within=200) for night in (older, emptied, replaced)}
-    texts = {n.place.name: (n.log(), n.page()) for n in (emptied, replaced, older)}
+    states = {night.location.name: night.follow(within=200) for night in (older, emptied, replaced)}
+    texts = {n.location.name: (n.log(), n.page()) for n in (emptied, replaced, older)}
 
     assert {"older": "failed", "emptied": "failed", "replaced": "failed"} == states
     for name in ("emptied", "replaced"):
@@ -344,7 +346,7 @@ def test_a_full_disk_and_a_killed_driver_are_explained_alike_everywhere(
         killed.jvm().kill()
         states = [killed.follow(), full.follow()]
         said = {
-            night.place.name: [
+            night.location.name: [
                 night.log(),
                 night.command("status", str(night.job_dir)),
                 night.page(),
@@ -390,7 +392,7 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     and a stop by the old address act on it.
     """
     night = Night(airflow_services, "upgraded")
-    new = night.place / "jobs" / "orders-2"
+    new = night.location / "jobs" / "orders-2"
     night.put("1.csv", 1)
     night.begin("night_stream", "stream")
     night.wait_for_rows(1)
@@ -432,12 +434,12 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     assert [1, 2, 3, 4] == night.rows()
 
 
-def drivers_of(place: Path) -> int:
+def drivers_of(location: Path) -> int:
     """Return how many JVMs of drivers run whose job directories are below a folder."""
     found = 0
     for process in psutil.process_iter(["name", "cmdline"]):
         words = process.info["cmdline"] or []
-        found += process.info["name"] == "java" and any(str(place / "jobs") in w for w in words)
+        found += process.info["name"] == "java" and any(str(location / "jobs") in w for w in words)
     return found
 
 
@@ -451,7 +453,7 @@ def test_ten_mapped_tasks_run_no_more_drivers_than_the_machine_has_room_for(
     night = Night(airflow_services, "crowd")
     night.put("1.csv", 1, 2)
     dag_id = "night_crowd"
-    run_id = airflow_services.trigger(dag_id, conf={"place": str(night.place)})
+    run_id = airflow_services.trigger(dag_id, conf={"location": str(night.location)})
     most = 0
     pages: list[str] = []
 
@@ -463,15 +465,15 @@ def test_ten_mapped_tasks_run_no_more_drivers_than_the_machine_has_room_for(
 
         def is_over() -> bool:
             nonlocal most
-            most = max(most, drivers_of(night.place))
-            waiting = [*night.place.glob("jobs/*/runs/*/submissions/*.process.json")]
+            most = max(most, drivers_of(night.location))
+            waiting = [*night.location.glob("jobs/*/runs/*/submissions/*.process.json")]
             waits = [path for path in waiting if json.loads(path.read_text()).get("waits_for")]
             if waits and not pages:
                 shown = browser.open(
                     dag_id=dag_id,
                     run_id=run_id,
                     task_id="one",
-                    map_index=int(waits[-1].relative_to(night.place / "jobs").parts[0]),
+                    map_index=int(waits[-1].relative_to(night.location / "jobs").parts[0]),
                     tab="overview",
                 )
                 pages.append(shown.inner_text())
@@ -486,7 +488,9 @@ def test_ten_mapped_tasks_run_no_more_drivers_than_the_machine_has_room_for(
         "\n".join(path.read_text() for path in sorted(folder.glob("**/*.log")))
         for folder in airflow_services.home.glob(f"logs/dag_id={dag_id}/run_id=*/task_id=one/*")
     ]
-    outputs = [sorted(pd.read_parquet(night.place / "output" / str(n))["value"]) for n in range(10)]
+    outputs = [
+        sorted(pd.read_parquet(night.location / "output" / str(n))["value"]) for n in range(10)
+    ]
     waited = sum("waits for one of 2 local drivers (running: " in text for text in logs)
 
     assert 10 == [task["state"] for task in tasks()].count("success")
@@ -509,7 +513,7 @@ def test_no_text_of_airflow_has_a_secret_of_a_job(airflow_services: Airflow) -> 
     states = {}
     for uses, night in nights.items():
         (night.input / "1.csv").write_text("x,2026-01-01 00:00:00\n")
-        night.begin("night_secret", "salted", uses=uses, output=str(night.place / "output"))
+        night.begin("night_secret", "salted", uses=uses, output=str(night.location / "output"))
         states[uses] = night.follow(within=180)
         dag_id, run_id, task_id = night.dag_run
         task = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
@@ -524,7 +528,7 @@ def test_no_text_of_airflow_has_a_secret_of_a_job(airflow_services: Airflow) -> 
         said += [night.command("logs", str(night.job_dir))]
     left = [
         found
-        for folder in (airflow_services.home / "logs", nights["all"].place.parent)
+        for folder in (airflow_services.home / "logs", nights["all"].location.parent)
         for found in hits(folder)
     ]
     wanted = spellings(FIRST)

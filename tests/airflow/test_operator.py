@@ -1112,7 +1112,7 @@ def test_a_job_that_has_finished_is_not_remembered(job: Job) -> None:
 
 @contextlib.contextmanager
 def mounted(folder: Path, at: Path) -> Iterator[None]:
-    """Mount a folder of this machine at another place, as a filesystem of its own."""
+    """Mount a folder of this machine at another location, as a filesystem of its own."""
     at.mkdir(exist_ok=True)
     done = subprocess.run(["mount", "--bind", folder, at], check=False, capture_output=True)
     if done.returncode:

@@ -80,19 +80,19 @@ def test_a_launcher_a_command_and_a_sink_from_outside(
     The operator finds the launcher by its entry point, the driver imports the job and its sink, lineage
     has the sink's dataset, the command answers; nothing of the provider names any of them.
     """
-    places = {name: str(tmp_path / name) for name in ("given", "output", "job", "drivers")}
-    given, output = Path(places["given"]), Path(places["output"])
+    locations = {name: str(tmp_path / name) for name in ("given", "output", "job", "drivers")}
+    given, output = Path(locations["given"]), Path(locations["output"])
     given.mkdir()
     (given / "a.json").write_text('{"letter": "a"}\n{"letter": "b"}\n')
-    shown = run_job(tmp_path, environment, entry="streams_outside:letters", **places)
+    shown = run_job(tmp_path, environment, entry="streams_outside:letters", **locations)
     command = [sys.executable, "-m", "airflow_provider.runtime.cli"]
     said, listed = (
         subprocess.run(
             [*command, *words], env=environment, capture_output=True, text=True, check=False
         )
-        for words in (["outputs", places["job"]], ["--help"])
+        for words in (["outputs", locations["job"]], ["--help"])
     )
-    written = datasets_of_run(directory_at(places["job"]), shown["run_id"]).outputs
+    written = datasets_of_run(directory_at(locations["job"]), shown["run_id"]).outputs
     rows = rows_in(output)
 
     assert ("FINISHED", 2) == (shown["outcome"], shown["rows_read"])
@@ -113,14 +113,14 @@ def test_a_storage_and_a_source_from_outside(tmp_path: Path, environment: dict[s
     (tmp_path / "shares").mkdir()
     output, given = tmp_path / "output", tmp_path / "letters.txt"
     given.write_text("ab\n")
-    places = {"given": str(given), "output": str(output), "drivers": str(tmp_path / "drivers")}
+    locations = {"given": str(given), "output": str(output), "drivers": str(tmp_path / "drivers")}
 
     shown = run_job(
         tmp_path,
         environment,
         entry="alphabet_outside:spell",
         job="share://team/letters",
-        **places,
+        **locations,
     )
     listed = subprocess.run(
         [sys.executable, "-m", "airflow_provider.runtime.cli", "status", "share://team/letters"],

@@ -42,11 +42,11 @@ def test_a_limit_that_is_crossed_fails_the_task_until_its_input_is_repaired(
     stays. The input is repaired and the task cleared: green, and each row is in one place.
     """
     airflow = airflow_services
-    place = Path(airflow.environment["TEST_DATA"]) / "checked"
-    write(place / "input", [1, 2, 8], [9, 9, 10, 11, 3])
-    (place / "rules.json").write_text(json.dumps(RULES), encoding="utf-8")
+    location = Path(airflow.environment["TEST_DATA"]) / "checked"
+    write(location / "input", [1, 2, 8], [9, 9, 10, 11, 3])
+    (location / "rules.json").write_text(json.dumps(RULES), encoding="utf-8")
 
-    run_id = airflow.trigger("checked", conf={"job": JOB, "place": str(place)})
+    run_id = airflow.trigger("checked", conf={"job": JOB, "location": str(location)})
     states = airflow.follow("checked", run_id, "rows", until=("success", "failed"), within=120)
     log = airflow.logs("checked", run_id, "rows")
     assert "failed" == states[-1], log
@@ -54,16 +54,16 @@ def test_a_limit_that_is_crossed_fails_the_task_until_its_input_is_repaired(
     assert "rule 'small' is broken by 5 of the run's 8 rows, and 3 rows are accepted" in end
     shown = present(re.search("Some of them: (.*?)[.] Correct the input", end))[1].split("; ")
     assert 3 == len({json.loads(row)["time"] for row in shown if json.loads(row)["v"] >= 8})
-    assert [1, 2] == sorted(pd.read_parquet(place / "output")["v"])
+    assert [1, 2] == sorted(pd.read_parquet(location / "output")["v"])
 
-    write(place / "input", [1, 2, 8], [4, 9, 5, 6, 3])
+    write(location / "input", [1, 2, 8], [4, 9, 5, 6, 3])
     airflow.clear("checked", run_id, "rows")
     states = airflow.follow("checked", run_id, "rows", until=("success", "failed"), within=120)
 
     assert "success" == states[-1], airflow.logs("checked", run_id, "rows")
-    assert [1, 2, 3, 4, 5, 6] == sorted(pd.read_parquet(place / "output")["v"])
-    kept = pd.read_parquet(place / "kept")
+    assert [1, 2, 3, 4, 5, 6] == sorted(pd.read_parquet(location / "output")["v"])
+    kept = pd.read_parquet(location / "kept")
     assert [8, 9] == sorted(json.loads(row)["v"] for row in kept["row"])
-    assert {"small"} == set(kept["place"])
-    (final,) = (json.loads(p.read_text()) for p in place.glob("job/runs/*/final.json"))
+    assert {"small"} == set(kept["location"])
+    (final,) = (json.loads(p.read_text()) for p in location.glob("job/runs/*/final.json"))
     assert ("FINISHED", 8) == (final["outcome"], final["rows_read"])

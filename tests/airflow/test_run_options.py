@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
         (BootstrapSpec, SparkBootstrapOperator),
     ],
 )
-def test_an_option_has_one_place_in_each_interface(kind, operator):
+def test_an_option_has_one_location_in_each_interface(kind, operator):
     """Each field has its own flag and argument, and the argument is one of the operator's."""
     options = options_of(kind).values()
     arguments = [option.argument for option in options if option.argument]

@@ -153,10 +153,10 @@ def test_what_cannot_be_saved_fails_for_good(case: Case) -> None:
     root = Path(tempfile.mkdtemp(prefix="refusals-"))  # pytest's own is root's alone
     case.spoil(make(root))
     before = tree(root)
-    place = str(root / case.source.lstrip("/"))
-    what: dict[str, Any] = {"job_dir": place}
+    location = str(root / case.source.lstrip("/"))
+    what: dict[str, Any] = {"job_dir": location}
     if case.source.startswith("/"):
-        what = {"job_dir": None, "checkpoint": place, "to": str(root)}
+        what = {"job_dir": None, "checkpoint": location, "to": str(root)}
 
     expected = AirflowSkipException if case is TAKES["no job"] else AirflowFailException
     with pytest.raises(expected) as failed, rights(root, case.mode):

@@ -10,7 +10,7 @@ from services import missing_names
 
 from tests.snippets import Block, python_of
 
-# What the sentences around a block have named before: places, and functions of the reader's own.
+# What the sentences around a block have named before: locations, and functions of the reader's own.
 GIVEN = """
 from airflow.sdk import Asset, AssetWatcher, DAG, CronDataIntervalTimetable, dag, task
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
@@ -20,7 +20,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 
-HERE, PLACE, JOB_DIR = "/opt/dags", "/data", "/data/job"
+HERE, LOCATION, JOB_DIR = "/opt/dags", "/data", "/data/job"
 REQUIRED = {"task_id": "stream", "job": "/opt/jobs.py:daily", "job_dir": "/data/job"}
 
 @task
@@ -44,7 +44,7 @@ class Filled(ast.NodeTransformer):
 
 @pytest.mark.skipif(bool(missing_names()), reason="an older Airflow lacks names")
 @pytest.mark.parametrize(
-    "block", [pytest.param(each, id=each.place) for each in python_of("airflow")]
+    "block", [pytest.param(each, id=each.location) for each in python_of("airflow")]
 )
 def test_a_piece_of_a_dag_file_makes_its_tasks(block: Block, tmp_path: Any) -> None:
     """
@@ -57,7 +57,7 @@ def test_a_piece_of_a_dag_file_makes_its_tasks(block: Block, tmp_path: Any) -> N
     before = dict(names)
     code = ast.fix_missing_locations(Filled().visit(ast.parse(block.text)))
     with DAG("snippet") as around:
-        exec(compile(code, block.place, "exec"), names)  # noqa: S102 - the pages are ours
+        exec(compile(code, block.location, "exec"), names)  # noqa: S102 - the pages are ours
 
     made = [name for name, value in names.items() if before.get(name) is not value]
     assert made or around.tasks, "it makes nothing"

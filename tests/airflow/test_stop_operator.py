@@ -150,8 +150,8 @@ def test_a_savepoint_has_a_name_or_an_address(job: Job) -> None:
         with pytest.raises(AirflowFailException, match="savepoint"):
             operator_of(job, savepoint="..").execute(context(max_tries=9))
 
-    places = [f"{job.url}/savepoints/before-upgrade", "/backup/flights"]
-    assert places == [request.savepoint for request in requests(job)]
+    locations = [f"{job.url}/savepoints/before-upgrade", "/backup/flights"]
+    assert locations == [request.savepoint for request in requests(job)]
     assert [5.0, 5.0] == [request.aligned_timeout_s for request in requests(job)]
 
 
@@ -400,7 +400,7 @@ def _sorted(frame: pd.DataFrame) -> Rows:
 def test_a_stream_is_stopped_and_goes_on_and_is_drained(airflow_services: Airflow) -> None:
     """
     Stopped with a savepoint from the triggerer, the stream's own task turns green, and its next run
-    goes on; a stop whose savepoint's place is taken fails at once and disturbs nobody; drained from
+    goes on; a stop whose savepoint's location is taken fails at once and disturbs nobody; drained from
     a worker, all windows are written, and a clear of the first stop has nothing to stop any more.
     """
     airflow = airflow_services

@@ -33,26 +33,26 @@ STUCK = f"{HERE}/dags/jobs/stuck.py:copy"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def location(tmp_path: Path) -> Iterator[Path]:
     """Give the folder of a stream, whose drivers do not outlive the test."""
     (tmp_path / "input").mkdir()
     yield tmp_path
     end_drivers(tmp_path)
 
 
-def put(place: Path, name: str, *values: int) -> None:
-    unfinished = place / "input" / f".{name}"
+def put(location: Path, name: str, *values: int) -> None:
+    unfinished = location / "input" / f".{name}"
     unfinished.write_text("".join(f"{value}\n" for value in values))
-    unfinished.rename(place / "input" / name)
+    unfinished.rename(location / "input" / name)
 
 
-def watch(place: Path, dag_run: str, **arguments: Any) -> dict[str, Any]:
+def watch(location: Path, dag_run: str, **arguments: Any) -> dict[str, Any]:
     """Be the task of a DAG run, in a worker that waits itself."""
     operator = SparkStreamingOperator(
         task_id="stream",
         job=STUCK,
-        job_dir=f"{place}/job",
-        params={name: f"{place}/{name}" for name in ("input", "output", "gate")},
+        job_dir=f"{location}/job",
+        params={name: f"{location}/{name}" for name in ("input", "output", "gate")},
         until="stopped",
         trigger="0.2 seconds",
         poll_interval=0.2,
@@ -64,32 +64,32 @@ def watch(place: Path, dag_run: str, **arguments: Any) -> dict[str, Any]:
     return operator.execute({"ti": ti})
 
 
-def documents(place: Path, pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(place.glob(f"job/runs/*/{pattern}"))]
+def documents(location: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(location.glob(f"job/runs/*/{pattern}"))]
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(180)
-def test_one_stream_under_three_dag_runs(place: Path) -> None:
+def test_one_stream_under_three_dag_runs(location: Path) -> None:
     """
     The first DAG run starts the driver and hands it over; the second adopts it, and tells the batch
     that came meanwhile. In the third a batch gets stuck: the driver, which still beats, is ended,
     and the retry's resumes. Every row comes out once.
     """
-    put(place, "first.csv", 1, 2, 3)
+    put(location, "first.csv", 1, 2, 3)
 
-    first = watch(place, "run_1", max_runtime="1 second")
-    committed = place / "job" / "queries" / "copy" / "committables"
+    first = watch(location, "run_1", max_runtime="1 second")
+    committed = location / "job" / "queries" / "copy" / "committables"
     wait_for("the first batch", lambda: list(committed.glob("*/0.json")), within=60)
-    second = watch(place, "run_2", max_runtime="1 second")
-    drivers = len(documents(place, "attempts/*.json"))
-    put(place, "stuck.csv", -4, 5)
+    second = watch(location, "run_2", max_runtime="1 second")
+    drivers = len(documents(location, "attempts/*.json"))
+    put(location, "stuck.csv", -4, 5)
     with pytest.raises(SparkRunFailedError, match="NO_PROGRESS: batch 1 is planned"):
-        watch(place, "run_3", max_runtime="1 hour", progress_timeout="3 seconds")
-    (place / "gate").touch()
-    third = watch(place, "run_3", max_runtime="4 seconds", progress_timeout="1 minute")
+        watch(location, "run_3", max_runtime="1 hour", progress_timeout="3 seconds")
+    (location / "gate").touch()
+    third = watch(location, "run_3", max_runtime="4 seconds", progress_timeout="1 minute")
     wait_for("the batch that was stuck", lambda: list(committed.glob("*/1.json")), within=60)
-    attempts = documents(place, "attempts/*.json")
+    attempts = documents(location, "attempts/*.json")
 
     assert ["RUNNING"] * 3 == [each["outcome"] for each in (first, second, third)]
     assert (1, first["driver_id"], 0, 3) == (
@@ -99,7 +99,7 @@ def test_one_stream_under_three_dag_runs(place: Path) -> None:
         second["rows_read"],
     )
     assert (["CANCELLED", None], 2) == ([each["outcome"] for each in attempts], third["attempts"])
-    assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(place / "output")["value"])
+    assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(location / "output")["value"])
 
 
 @pytest.mark.soak
@@ -111,16 +111,16 @@ def test_a_stream_is_handed_over_between_dags_of_a_real_airflow(airflow_services
     ended, and the retry's resumes.
     """
     airflow = airflow_services
-    place = Path(airflow.environment["TEST_DATA"]) / "supervised"
-    (place / "input").mkdir(parents=True)
-    committed = place / "job" / "queries" / "copy" / "committables"
+    location = Path(airflow.environment["TEST_DATA"]) / "supervised"
+    (location / "input").mkdir(parents=True)
+    committed = location / "job" / "queries" / "copy" / "committables"
 
     def hand_over(run_id: str) -> dict[str, Any]:
         ends = ("success", "failed")
         airflow.follow("supervised_briefly", run_id, "stream", until=ends, within=120)
         return dict(airflow.xcom("supervised_briefly", run_id, "stream"))
 
-    put(place, "first.csv", 1, 2, 3)
+    put(location, "first.csv", 1, 2, 3)
     run_id = airflow.trigger("supervised_briefly")
     first = hand_over(run_id)
     wait_for("the first batch", lambda: list(committed.glob("*/0.json")), within=60)
@@ -132,13 +132,13 @@ def test_a_stream_is_handed_over_between_dags_of_a_real_airflow(airflow_services
     events = airflow.call("GET", f"/assets/events?{query}&order_by=timestamp")["asset_events"]
     longer = airflow.trigger("supervised_for_long")
     airflow.follow("supervised_for_long", longer, "stream", until=("deferred",), within=60)
-    put(place, "stuck.csv", -4, 5)
-    wait_for("another driver", lambda: len(documents(place, "attempts/*.json")) > 1, within=150)
-    (place / "gate").touch()
+    put(location, "stuck.csv", -4, 5)
+    wait_for("another driver", lambda: len(documents(location, "attempts/*.json")) > 1, within=150)
+    (location / "gate").touch()
     wait_for("the batch that was stuck", lambda: list(committed.glob("*/1.json")), within=90)
     log = airflow.logs("supervised_for_long", longer, "stream")
     airflow.mark("supervised_for_long", longer, "stream", "failed")
-    wait_for("its end", lambda: documents(place, "attempts/*.json")[1]["outcome"], within=60)
+    wait_for("its end", lambda: documents(location, "attempts/*.json")[1]["outcome"], within=60)
 
     assert ("RUNNING", "RUNNING") == (first["outcome"], again["outcome"])
     assert first["driver_id"] == again["driver_id"]
@@ -149,8 +149,8 @@ def test_a_stream_is_handed_over_between_dags_of_a_real_airflow(airflow_services
         events[-1]["extra"]["queries"]["copy"]["offsets"]["rows"],
     )
     assert "NO_PROGRESS: batch 1 is planned" in log
-    assert 2 == len(documents(place, "attempts/*.json"))
-    assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(place / "output")["value"])
+    assert 2 == len(documents(location, "attempts/*.json"))
+    assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(location / "output")["value"])
 
 
 def _state(airflow: Airflow, run_id: str) -> str:
@@ -176,7 +176,7 @@ def test_a_stream_is_upgraded_or_rolled_back(
     one is accepted, and the same task adopts its driver. The rows are those of one stream.
     """
     data = Path(sqlite_airflow["FLIGHTS_DATA"])
-    place = data / "upgrade"
+    location = data / "upgrade"
     shutil.copytree(ROOT / "dags", tmp_path / "dags")
     file = tmp_path / "dags" / "flights_upgrade.py"
     text = file.read_text().replace("59 minutes", "1 second")
@@ -195,20 +195,20 @@ def test_a_stream_is_upgraded_or_rolled_back(
 
     put_month(data / "input", 1)
     watched = run("flights_versioned")
-    epochs = place / "1" / "queries" / "daily" / "committables"
+    epochs = location / "1" / "queries" / "daily" / "committables"
     wait_for("the first month", lambda: list(epochs.glob("*/0.json")), within=60)
     rejected = run("flights_upgrade")
-    between = [driver_of(place / number) for number in "12"]
+    between = [driver_of(location / number) for number in "12"]
     resumed = run("flights_versioned")
     put_month(data / "input", 2)
     batches = len(list(epochs.glob("*/*.json")))
     wait_for("the second month", lambda: len(list(epochs.glob("*/*.json"))) > batches, within=60)
-    saved = place / "1" / "savepoints" / upgrade_id(f"{place}/3")
+    saved = location / "1" / "savepoints" / upgrade_id(f"{location}/3")
     thread = threading.Thread(target=put_when_stopped)
     thread.start()
     upgraded = run("flights_upgrade", "40 seconds", "3")
     thread.join()
-    driver = driver_of(place / "3")
+    driver = driver_of(location / "3")
     adopted = run("flights_versioned")
     again = run("flights_upgrade", "40 seconds", "3")
 
@@ -219,13 +219,13 @@ def test_a_stream_is_upgraded_or_rolled_back(
     assert "success" == resumed["state"], resumed["log"]
     assert "success" == upgraded["state"] == again["state"], upgraded["log"]
     result = upgraded["tasks"]["upgrade"]["value"]
-    assert (f"{place}/3", f"{place}/1") == (result["job_dir"], result["replaces"])
+    assert (f"{location}/3", f"{location}/1") == (result["job_dir"], result["replaces"])
     assert result == again["tasks"]["upgrade"]["value"]
     handed_over = adopted["tasks"]["stream"]["value"]
     assert (result["run_id"], driver) == (handed_over["run_id"], handed_over["driver_id"])
-    assert driver == driver_of(place / "3") is not None
-    assert driver_of(place / "1") is None
-    assert expected_days(data / "input") == written_days(place / "output")
+    assert driver == driver_of(location / "3") is not None
+    assert driver_of(location / "1") is None
+    assert expected_days(data / "input") == written_days(location / "output")
 
 
 def written_days(output: Path) -> dict[tuple[dt.date, str], int]:

@@ -276,7 +276,7 @@ def test_another_runs_driver_is_waited_for_only_when_asked(job: Job) -> None:
 
 
 def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
-    """A corrupt document is said at once, with its place, instead of being looked at for ever."""
+    """A corrupt document is said at once, with its location, instead of being looked at for ever."""
     job.submit()
     job.run.storage.put("final.json", b"not JSON")
 
@@ -312,7 +312,7 @@ def test_a_job_directory_that_is_away_for_a_while_is_waited_for(job: Job) -> Non
 def test_a_job_directory_that_stays_away_fails_the_try(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some time the wait ends, with a failure that a retry may heal and that names the place."""
+    """Some time the wait ends, with a failure that a retry may heal and that names the location."""
     monkeypatch.setattr(job_poll, "STORAGE_TIMEOUT_S", 0.3)
 
     (event,) = fire(trigger_of(job))

@@ -26,7 +26,7 @@ from services import ROOT
 from airflow_provider.hooks import api
 from airflow_provider.hooks.task_runs import Period, instance_run_id, owner_of
 from airflow_provider.plugins.app import content_version, static_files
-from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
+from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, location_of
 from airflow_provider.plugins.shared_reads import SavepointCache
 from airflow_provider.plugins.spark_stream import SparkStreamPlugin
 from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
@@ -1015,11 +1015,11 @@ def test_a_tab_comes_from_another_package(page: Page, outside: None) -> None:
     """One that fails is listed, shows its error in one line, and leaves the other tabs alone."""
     run_id = page.get("running", "runs")["runs"][0]["run_id"]
     listed = {tab["name"]: tab["title"] for tab in page.get("running", "tabs")["tabs"]}
-    (section,) = page.get("running", "tabs/places")["sections"]
+    (section,) = page.get("running", "tabs/locations")["sections"]
     failed = page.call("GET", f"{address('running')}/tabs/broken")
     none = page.call("GET", f"{address('running')}/tabs/nothing")
 
-    assert {"state": "State", "places": "Places", "broken": "Broken"} == listed
+    assert {"state": "State", "locations": "Locations", "broken": "Broken"} == listed
     assert ("Runs", {"Newest": run_id}) == (section["title"], section["facts"])
     assert [[run_id, {"text": "open", "url": "https://example.org/runs"}]] == section["table"][
         "rows"
@@ -1080,8 +1080,8 @@ def test_a_path_out_of_the_listing_is_not_found(page: Page, path: str) -> None:
     root = page.jobs["running"].root
     secrets = root.parent / "secrets"
     secrets.mkdir()
-    for place in (secrets, root.parent):
-        (place / "secret.json").write_text('"a secret"')
+    for location in (secrets, root.parent):
+        (location / "secret.json").write_text('"a secret"')
     (root / "linked").symlink_to(secrets)
     (root / "runs" / "linked").symlink_to(secrets)
     (root / "runs" / "r1" / "linked.json").symlink_to(secrets / "secret.json")
@@ -1295,7 +1295,7 @@ def test_every_action_is_in_the_audit_log(page: Page) -> None:
 
 def test_a_storage_that_never_answers_is_said_to_in_time() -> None:
     """
-    Once all threads of a place hang, nobody waits for it any more; other places are read as before.
+    Once all threads of a location hang, nobody waits for it any more; other locations are read as before.
     """
     hanging, begun = threading.Event(), []
 
@@ -1355,7 +1355,7 @@ def test_a_read_that_hangs_holds_no_other_that_came_with_it() -> None:
 def test_who_asks_for_the_same_waits_for_one_read() -> None:
     """
     However many do: one that hangs holds one thread, is said to hang at once, and others of its
-    place are read.
+    location are read.
     """
     hanging, looks = threading.Event(), []
 
@@ -1448,7 +1448,7 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("job_dir", "place"),
+    ("job_dir", "location"),
     [
         ("s3://bucket/jobs/a", "s3://bucket"),
         ("abfss://container@account.dfs.core.windows.net/a", None),
@@ -1456,11 +1456,11 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
         ("file:///data/jobs/a", "/data/jobs"),
     ],
 )
-def test_what_hangs_together_is_one_place(job_dir: str, place: str | None) -> None:
+def test_what_hangs_together_is_one_location(job_dir: str, location: str | None) -> None:
     """A bucket, or the first folders of a path, where filesystems are mounted."""
-    expected = place or job_dir.rpartition("/")[0]
+    expected = location or job_dir.rpartition("/")[0]
 
-    assert expected == place_of(job_dir)
+    assert expected == location_of(job_dir)
 
 
 # --- the plugin and its files -------------------------------------------------------------------

@@ -43,13 +43,13 @@ pytestmark = [pytest.mark.whole, *NEEDS_BROWSER]
 @pytest.fixture(scope="module")
 def jobs(airflow_services: Airflow) -> Iterator[dict[str, PageJob]]:
     """Give a job that runs, one that has failed and one that has finished, in a DAG run."""
-    place = Path(airflow_services.environment["TEST_DATA"]) / "page"
-    with page_jobs(place) as made:
+    location = Path(airflow_services.environment["TEST_DATA"]) / "page"
+    with page_jobs(location) as made:
         run_id = airflow_services.trigger("page", dag_run_id="one")
         for task, state in (("running", "deferred"), ("failed", "failed"), ("finished", "success")):
             airflow_services.follow("page", run_id, task, until=[state], within=90)
         yield made
-    shutil.rmtree(place)  # its lease is this process's, which would be ended as a driver
+    shutil.rmtree(location)  # its lease is this process's, which would be ended as a driver
 
 
 @pytest.fixture(
@@ -255,7 +255,7 @@ def test_the_page_is_used_with_the_keyboard_alone(browser: Browser) -> None:
 def test_the_focus_stays_while_the_address_follows(browser: Browser) -> None:
     """
     Airflow mounts the page again when its router changes the address; a person who types in the search
-    or goes from tab to tab keeps his place, and the way back leads through all of it.
+    or goes from tab to tab keeps his location, and the way back leads through all of it.
     """
     page = browser.page
     shown = browser.open()
@@ -344,9 +344,9 @@ def sliced(airflow_services: Airflow, jobs: dict[str, PageJob]) -> None:
     """Give a backfill of three days: one has finished, one has failed, and one waits."""
     days = [dt.datetime(2013, 1, day, tzinfo=dt.timezone.utc) for day in range(1, 4)]
     slices = [Slice(interval=(day, day + dt.timedelta(days=1))) for day in days]
-    place = jobs["running"].root.parent / "slices"
-    done = PageJob(place / slices[0].name).ended_slice(812, began=90, ended=60)
-    folders = [done.url, PageJob(place / slices[1].name).fail().url, None]
+    location = jobs["running"].root.parent / "slices"
+    done = PageJob(location / slices[0].name).ended_slice(812, began=90, ended=60)
+    folders = [done.url, PageJob(location / slices[1].name).fail().url, None]
     states = ["success", "failed", "queued"]
     rows = list(zip(slices, states, folders, strict=True))
     database = airflow_services.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]

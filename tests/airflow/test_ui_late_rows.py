@@ -43,21 +43,21 @@ def test_late_rows_are_seen_from_the_task_to_the_page(airflow_services: Airflow)
     the run, its batches and a plot, and nowhere are they taken for lost.
     """
     airflow = airflow_services
-    place = Path(airflow.environment["TEST_DATA"]) / "late"
-    write_copied_files(place / "input")
+    location = Path(airflow.environment["TEST_DATA"]) / "late"
+    write_copied_files(location / "input")
 
-    run_id = airflow.trigger("late", conf={"job": JOB, "place": str(place)})
+    run_id = airflow.trigger("late", conf={"job": JOB, "location": str(location)})
     states = airflow.follow("late", run_id, "windows", until=("success", "failed"), within=120)
     log = airflow.logs("late", run_id, "windows")
     assert "success" == states[-1], log
 
-    (final,) = (json.loads(p.read_text()) for p in place.glob("job/runs/*/final.json"))
+    (final,) = (json.loads(p.read_text()) for p in location.glob("job/runs/*/final.json"))
     result = airflow.xcom("late", run_id, "windows")
     assert [(2000, ROWS, False, 0)] * 2 == [
         (d["rows_read"], d["late_rows"], d["late_minimum"], d["lost_rows"]) for d in (final, result)
     ]
     assert f"run {final['run_id']}: {TOLD}" in log
-    assert 2000 - ROWS == pd.read_parquet(place / "output")["n"].sum()
+    assert 2000 - ROWS == pd.read_parquet(location / "output")["n"].sum()
 
     with open_browser(airflow) as browser:
         views = {tab: _text_of(browser, run_id, tab) for tab in ("overview", "runs", "batches")}

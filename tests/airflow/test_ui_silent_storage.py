@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from page_server import PageServer
 
 PAGES = 10
-HANGING = 12  # more than a place has threads
+HANGING = 12  # more than a location has threads
 IN_TIME_S = 4.0  # on a machine that does much else; a thread of Airflow's that hung would take 60
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(300)]

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 from streams import (
     CONF,
     JOBS,
-    Place,
+    Location,
     Rows,
     read_with_pandas,
     savepoint_of,
@@ -70,36 +70,36 @@ class Task:
     """A task of Airflow: its job, and the tries of it.
 
     Args:
-        place: the folders of its job.
+        location: the folders of its job.
         kind: what it does before its queries start.
         spark: a session, for whatever is not a driver of the task's own.
     """
 
-    def __init__(self, place: Place, kind: str, spark: Any) -> None:
-        self._place, self._kind, self._spark = place, kind, spark
+    def __init__(self, location: Location, kind: str, spark: Any) -> None:
+        self._location, self._kind, self._spark = location, kind, spark
         self._job = "tumbling_window"
         self._options: dict[str, Any] = {}
         self._before: Rows = []
         if kind == "from_savepoint":
-            origin = Place(place.root / "origin")
+            origin = Location(location.root / "origin")
             write_events(origin.input, FIRST)
             origin.run(spark, self._job, until="available", at_end="suspend")
             self._before = read_with_pandas(origin.output)
             self._options["from_savepoint"] = savepoint_of(origin).url
         else:
-            write_events(place.input, FIRST)
-            place.run(spark, self._job, run_id="before", until="available", at_end="suspend")
-        write_events(place.input, LATER, first=1)
+            write_events(location.input, FIRST)
+            location.run(spark, self._job, run_id="before", until="available", at_end="suspend")
+        write_events(location.input, LATER, first=1)
         if kind == "start_over":
             self._job = "session_window"
             self._options["allow_non_restored_state"] = True
         self._execute_try = self._replayed if kind == "replay" else self._begun
 
     def _ask(self, run_id: str, **more: Any) -> None:
-        self._place.run(self._spark, self._job, run_id=run_id, **self._options, **more)
+        self._location.run(self._spark, self._job, run_id=run_id, **self._options, **more)
 
     def _replayed(self) -> None:
-        job_dir = str(self._place.job_dir)
+        job_dir = str(self._location.job_dir)
         RunOwnerRecord(
             dag_id="flights", dag_run_id="run_1", run_type="manual", slice=None, max_tries=0
         ).put(directory_at(job_dir).run(RUN).storage, RunOwnerRecord.NAME)
@@ -120,8 +120,8 @@ class Task:
         operator = SparkStreamingOperator(
             task_id="daily",
             job=f"{JOBS}:{self._job}",
-            job_dir=str(self._place.job_dir),
-            params={"input": str(self._place.input), "output": str(self._place.output)},
+            job_dir=str(self._location.job_dir),
+            params={"input": str(self._location.input), "output": str(self._location.output)},
             conf=CONF,
             mode="streaming",
             on_clear="replay" if self._kind == "replay" else "resume",
@@ -136,13 +136,13 @@ class Task:
     def unfinished(self, capsys: Any) -> str | None:
         """Return what ``status`` says, as the page does."""
         capsys.readouterr()
-        assert EXIT_OK == main(["status", str(self._place.job_dir), "--json"])
+        assert EXIT_OK == main(["status", str(self._location.job_dir), "--json"])
         said = json.loads(capsys.readouterr().out)["unfinished"]
         return None if said is None else str(said)
 
     def check_whole(self) -> None:
         """Check that the rows are those of one execution."""
-        found = read_with_pandas(self._place.output)
+        found = read_with_pandas(self._location.output)
         if self._kind == "start_over":  # beside the windows of before
             assert len(found) > len(windows_of(FIRST))
             return
@@ -153,7 +153,7 @@ class Task:
 def task(tmp_path: Path, spark: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> Task:
     connection = {"conn_type": "spark", "host": "local[2]"}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    return Task(Place(tmp_path), kind, spark)
+    return Task(Location(tmp_path), kind, spark)
 
 
 @pytest.mark.long

@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(600)]
 ENDS = ("success", "failed")
 
 
-def put(place: Path, name: str, *values: int) -> None:
-    unfinished = place / "input" / f".{name}"
+def put(location: Path, name: str, *values: int) -> None:
+    unfinished = location / "input" / f".{name}"
     unfinished.write_text("".join(f"{value}\n" for value in values))
-    unfinished.rename(place / "input" / name)
+    unfinished.rename(location / "input" / name)
 
 
 def batches(job_dir: Path) -> list[Path]:
@@ -57,18 +57,18 @@ def test_an_upgrade_outlives_its_triggerer(airflow_services: Airflow) -> None:
     replaced, its next run adopts the driver, and each row is there once.
     """
     airflow = airflow_services
-    place = Path(airflow.environment["TEST_DATA"]) / "upgraded"
-    (place / "input").mkdir(parents=True)
-    put(place, "first.csv", 1, 2, 3)
+    location = Path(airflow.environment["TEST_DATA"]) / "upgraded"
+    (location / "input").mkdir(parents=True)
+    put(location, "first.csv", 1, 2, 3)
     stream = airflow.trigger("upgraded_stream")
-    wait_for("the first batch", lambda: batches(place / "1"), within=120)
+    wait_for("the first batch", lambda: batches(location / "1"), within=120)
 
     run_id = airflow.trigger("upgraded")
     airflow.follow("upgraded", run_id, "upgrade", until=("deferred", *ENDS), within=60)
-    saved = place / "1" / "savepoints" / upgrade_id(f"{place}/2") / "savepoint.json"
+    saved = location / "1" / "savepoints" / upgrade_id(f"{location}/2") / "savepoint.json"
     wait_for("the old version has stopped", saved.exists, within=120)
-    put(place, "second.csv", 4, 5)
-    wait_for("a batch of the new version", lambda: batches(place / "2"), within=120)
+    put(location, "second.csv", 4, 5)
+    wait_for("a batch of the new version", lambda: batches(location / "2"), within=120)
     kill_triggerer(airflow)
     waiting = airflow.task("upgraded", run_id, "upgrade")["state"]
     states = airflow.follow("upgraded", run_id, "upgrade", until=ENDS, within=150)
@@ -77,18 +77,18 @@ def test_an_upgrade_outlives_its_triggerer(airflow_services: Airflow) -> None:
     ended: dict[str, Any] = airflow.xcom("upgraded_stream", stream, "stream")
     again = airflow.trigger("upgraded_stream")
     airflow.follow("upgraded_stream", again, "stream", until=("deferred", *ENDS), within=60)
-    put(place, "third.csv", 6)
-    wait_for("the third batch", lambda: len(batches(place / "2")) > 1, within=60)
+    put(location, "third.csv", 6)
+    wait_for("the third batch", lambda: len(batches(location / "2")) > 1, within=60)
     events = airflow.call("GET", "/assets/events?source_dag_id=upgraded")["asset_events"]
-    attempts = place / "2" / "runs" / result["run_id"] / "attempts"
+    attempts = location / "2" / "runs" / result["run_id"] / "attempts"
     (attempt,) = [json.loads(path.read_text()) for path in attempts.iterdir()]
 
     assert "deferred" == waiting
     assert "success" == states[-1], airflow.logs("upgraded", run_id, "upgrade")
-    assert (f"{place}/2", f"{place}/1") == (result["job_dir"], result["replaces"])
+    assert (f"{location}/2", f"{location}/1") == (result["job_dir"], result["replaces"])
     assert [result] == [event["extra"] for event in events]
-    assert f"{place}/2" == ended["superseded_by"]
-    assert attempt["driver_id"] == driver_of(place / "2")  # one driver from the first step on
-    assert driver_of(place / "1") is None
+    assert f"{location}/2" == ended["superseded_by"]
+    assert attempt["driver_id"] == driver_of(location / "2")  # one driver from the first step on
+    assert driver_of(location / "1") is None
     assert "deferred" == airflow.task("upgraded_stream", again, "stream")["state"]
-    assert [1, 2, 3, 4, 5, 6] == sorted(pd.read_parquet(place / "output")["value"])
+    assert [1, 2, 3, 4, 5, 6] == sorted(pd.read_parquet(location / "output")["value"])

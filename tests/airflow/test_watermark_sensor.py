@@ -112,7 +112,7 @@ def test_every_query_that_counts_has_to_be_there(stream: Stream) -> None:
 
 
 def test_where_no_job_is_yet_it_waits(tmp_path: Path) -> None:
-    """The stream may be started later, and nothing is written into its place."""
+    """The stream may be started later, and nothing is written into its location."""
     sensor = SparkWatermarkSensor(task_id="s", job_dir=str(tmp_path / "job"), up_to=ONE)
 
     deferred(sensor)

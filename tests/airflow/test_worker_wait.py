@@ -17,7 +17,7 @@ from airflow_provider.operators.base import AwaitedDriver
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.operators.worker_wait import (
     DEFERRAL_S,
-    RunPlace,
+    RunLocation,
     choose_wait_s,
     last_seconds,
     seconds_of,
@@ -97,12 +97,12 @@ def test_the_last_run_is_that_of_the_job_directory_or_of_the_last_task_that_succ
 ) -> None:
     """A slice's directory is new, so Airflow knows the last one; what fails is unknown."""
     ended_run(2.5)
-    place = {"job_dir": job.url, "run_id": job.run_id}
+    location = {"job_dir": job.url, "run_id": job.run_id}
     pulled: list[Any] = []
 
     def pull(**asked: Any) -> Any:
         pulled.append(asked)
-        return place
+        return location
 
     def previous(**asked: Any) -> Any:
         pulled.append(asked)
@@ -110,7 +110,7 @@ def test_the_last_run_is_that_of_the_job_directory_or_of_the_last_task_that_succ
 
     ti = SimpleNamespace(map_index=3, get_previous_ti=previous, xcom_pull=pull)
 
-    assert 2.5 == last_seconds(TI, RunPlace(**place))
+    assert 2.5 == last_seconds(TI, RunLocation(**location))
     assert 2.5 == last_seconds(ti, None)
     assert [{"state": "success", "map_index": 3}, {"key": STREAM_KEY, "run_id": "run_0"}] == pulled
     assert last_seconds(TI, None) is None

@@ -96,10 +96,10 @@ def run_all() -> None:
 
 def run_one(run: Any) -> None:
     asked = run.job_driver["sparkSubmit"]
-    place = urlsplit(asked["entryPoint"])
+    location = urlsplit(asked["entryPoint"])
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
-        program.write_bytes(store().get_object(place.netloc, place.path.lstrip("/")).value)
+        program.write_bytes(store().get_object(location.netloc, location.path.lstrip("/")).value)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         environment |= {
             **own_address,
@@ -133,11 +133,11 @@ def put_log(run: Any, log: bytes) -> None:
     where = (run.configuration_overrides or {}).get("monitoringConfiguration", {})
     address = (where.get("s3MonitoringConfiguration") or {}).get("logUri")
     if address:
-        place = urlsplit(address)
-        folder = f"{place.path.strip('/')}/applications/{run.application_id}/jobs/{run.id}"
+        location = urlsplit(address)
+        folder = f"{location.path.strip('/')}/applications/{run.application_id}/jobs/{run.id}"
         with contextlib.suppress(Exception):  # a bucket that is gone
             key = f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz"
-            store().put_object(place.netloc, key, gzip.compress(log))
+            store().put_object(location.netloc, key, gzip.compress(log))
 
 
 def store() -> Any:

@@ -116,17 +116,17 @@ class App:
         return document({"FileStatuses": {"FileStatus": self.listed(path)}})
 
     def do_delete(self, request: Request, path: str) -> Response:
-        place = self.at(path)
-        if not place.exists():
+        location = self.at(path)
+        if not location.exists():
             return document({"boolean": False})
-        if not place.is_dir():
-            place.unlink()
+        if not location.is_dir():
+            location.unlink()
         elif request.args.get("recursive", "false") == "true":
-            shutil.rmtree(place)
-        elif any(place.iterdir()):
+            shutil.rmtree(location)
+        elif any(location.iterdir()):
             raise RemoteError("PathIsNotEmptyDirectoryException", f"{path} is non empty")
         else:
-            place.rmdir()
+            location.rmdir()
         return document({"boolean": True})
 
     def do_rename(self, request: Request, path: str) -> Response:

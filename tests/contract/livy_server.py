@@ -53,8 +53,8 @@ class Batches:
         if any(batch["name"] == asked.get("name") for batch in self.all()):
             return None
         number = self.started()
-        place = self.folder / str(number)
-        place.mkdir()
+        location = self.folder / str(number)
+        location.mkdir()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         if Path(asked["file"]).name == "spark_stream_driver.py":  # as a cluster that has only Spark
             environment.pop("PYTHONPATH")
@@ -66,10 +66,10 @@ class Batches:
         else:
             program = [sys.executable, asked["file"]]
         command = ["sh", "-c", RUN, "sh", *program, *asked["args"]]
-        process = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, cwd=location, env=environment, start_new_session=True)
         threading.Thread(target=process.wait, daemon=True).start()
         batch = {"id": number, "name": asked.get("name"), "asked": asked, "pid": process.pid}
-        (place / "batch.json").write_text(json.dumps(batch))
+        (location / "batch.json").write_text(json.dumps(batch))
         return self.view(batch)
 
     def view(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class Batches:
         file.unlink()
 
     def log(self, number: int) -> list[str]:
-        place = self.folder / str(number)
-        out, err = ((place / n).read_text(errors="replace").splitlines() for n in ("out", "err"))
+        location = self.folder / str(number)
+        out, err = ((location / n).read_text(errors="replace").splitlines() for n in ("out", "err"))
         return ["stdout: ", *out, "\nstderr: ", *err, "\nYARN Diagnostics: "]
 
 

@@ -84,9 +84,9 @@ class CopyContract:
         names = filled(source)
         source.delete("offsets/7")
 
-        for place in (target.url, str(tmp_path)):
+        for location in (target.url, str(tmp_path)):
             with pytest.raises(FileNotFoundError) as raised:
-                copy_files(source.url, place, names)
+                copy_files(source.url, location, names)
             assert f"{source.url}/offsets/7" == raised.value.filename
         assert not (tmp_path / "offsets/7").exists()
 
@@ -97,9 +97,9 @@ class CopyContract:
         source.put("offsets/7", b"short")
 
         is_found_at = target.url if target.is_beside(source) else source.url
-        for place, at in ((target.url, is_found_at), (str(tmp_path / "t"), source.url)):
+        for location, at in ((target.url, is_found_at), (str(tmp_path / "t"), source.url)):
             with pytest.raises(WrongSizeError, match="has 5 bytes instead of 30") as raised:
-                copy_files(source.url, place, names)
+                copy_files(source.url, location, names)
             assert f"{at}/offsets/7" == raised.value.filename
         assert [] == list((tmp_path / "t" / "offsets").iterdir())
 

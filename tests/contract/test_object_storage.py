@@ -66,7 +66,7 @@ sys.stdin.readline()
 
 
 class DriversContract:
-    """What drivers and their children do in a place; a subclass gives a fresh ``storage``."""
+    """What drivers and their children do in a location; a subclass gives a fresh ``storage``."""
 
     @pytest.mark.slow
     def test_a_child_process_has_its_own_connections(self, storage: Storage):
@@ -257,7 +257,7 @@ class ObjectStoreContract(SharedStorageContract):
             storage.list("")
 
     def test_a_refused_request_is_named(self, storage: ObjectStorage, server: StoreServer):
-        """What the store forbids is a permission error with the place's address."""
+        """What the store forbids is a permission error with the location's address."""
         server.disturb("denied", methods="GET PUT POST", times=2)
 
         with pytest.raises(PermissionError, match="may not create here; check the credentials"):
@@ -315,7 +315,7 @@ class TestS3Storage(DriversContract, ObjectStoreContract):
         assert b"1" == storage.read("a")
 
     def test_a_store_that_does_not_answer(self, storage, monkeypatch):
-        """A store that cannot be reached is a connection error with the place's address."""
+        """A store that cannot be reached is a connection error with the location's address."""
         from s3fs import S3FileSystem
 
         with socket.socket() as taken:

@@ -55,7 +55,7 @@ def copying_server(request) -> StoreServer:
 
 
 @pytest.fixture
-def place(server) -> Storage:
+def location(server) -> Storage:
     return open_storage(f"{server.url}/{uuid.uuid4().hex}")
 
 
@@ -81,20 +81,20 @@ def bytes_in(url: str) -> int:
     return sum(size for name, size in files_under(url) if not name.endswith("savepoint.json"))
 
 
-def test_a_second_savepoint_copies_only_what_changed(place, server):
+def test_a_second_savepoint_copies_only_what_changed(location, server):
     """What the first one holds is named and not copied; none of it passes through this machine."""
-    checkpoint = place.at("checkpoint")
+    checkpoint = location.at("checkpoint")
     write(checkpoint, 0, 1)
-    first = take(checkpoint, f"{place.url}/savepoints/first")
+    first = take(checkpoint, f"{location.url}/savepoints/first")
     write_batches(checkpoint, 2, 3)
     server.requests()
 
-    second = take(checkpoint, f"{place.url}/savepoints/second")
+    second = take(checkpoint, f"{location.url}/savepoints/second")
 
     asked = server.requests()
     assert first.record.bytes > BIG < second.record.bytes
-    assert bytes_in(f"{place.url}/savepoints/first/queries") > BIG
-    assert bytes_in(f"{place.url}/savepoints/second/queries") < 1_000
+    assert bytes_in(f"{location.url}/savepoints/first/queries") > BIG
+    assert bytes_in(f"{location.url}/savepoints/second/queries") < 1_000
     assert sum(request["sent_bytes"] for request in asked) < 10_000  # documents
     assert [] == verify_savepoint(second)
     shared = {file.path for _, file in second.record.files() if file.holder == "first"}
@@ -102,11 +102,11 @@ def test_a_second_savepoint_copies_only_what_changed(place, server):
 
 
 @pytest.mark.long
-def test_what_others_share_outlives_its_savepoint(place):
+def test_what_others_share_outlives_its_savepoint(location):
     """Disposing of the first leaves what the second needs; disposing of that leaves nothing."""
-    checkpoint = place.at("checkpoint")
+    checkpoint = location.at("checkpoint")
     write(checkpoint, 0)
-    root = place.at("savepoints")
+    root = location.at("savepoints")
     take(checkpoint, f"{root.url}/first")
     second = take(checkpoint, f"{root.url}/second")
 
@@ -120,30 +120,30 @@ def test_what_others_share_outlives_its_savepoint(place):
 
 
 @pytest.mark.long
-def test_what_is_no_savepoint_stays_in_a_store(place):
+def test_what_is_no_savepoint_stays_in_a_store(location):
     """Job directories, files and folders of others beside savepoints are as they were."""
-    checkpoint = place.at("checkpoint")
+    checkpoint = location.at("checkpoint")
     write(checkpoint, 0)
-    take(checkpoint, f"{place.url}/first")
-    place.put("job/queries/q/checkpoint/metadata", b"{}")
-    place.put("job/job.json", b"{}")
-    place.put("job/writer.1.json", b"{}")
-    place.put("folder/queries/q/precious", b"mine")
-    place.put("notes.txt", b"mine")
-    before = set(files_under(place.url))
+    take(checkpoint, f"{location.url}/first")
+    location.put("job/queries/q/checkpoint/metadata", b"{}")
+    location.put("job/job.json", b"{}")
+    location.put("job/writer.1.json", b"{}")
+    location.put("folder/queries/q/precious", b"mine")
+    location.put("notes.txt", b"mine")
+    before = set(files_under(location.url))
 
-    retain(place.url, Retention(keep=1, origins=("manual",)), clock=FakeClock())
-    assert before == set(files_under(place.url))
+    retain(location.url, Retention(keep=1, origins=("manual",)), clock=FakeClock())
+    assert before == set(files_under(location.url))
 
-    dispose(f"{place.url}/first", clock=FakeClock())
+    dispose(f"{location.url}/first", clock=FakeClock())
     left = {file for file in before if not file[0].startswith("first/")}
-    assert left == set(files_under(place.url))
+    assert left == set(files_under(location.url))
 
 
 @pytest.mark.long
-def test_files_stay_while_it_is_not_known_who_shares_them(place):
+def test_files_stay_while_it_is_not_known_who_shares_them(location):
     """A damaged savepoint may name them; when it can be read again, they go with the next call."""
-    checkpoint, root = place.at("checkpoint"), place.at("savepoints")
+    checkpoint, root = location.at("checkpoint"), location.at("savepoints")
     write(checkpoint, 0)
     take(checkpoint, f"{root.url}/first")
     second = take(checkpoint, f"{root.url}/second")
@@ -162,9 +162,9 @@ def test_files_stay_while_it_is_not_known_who_shares_them(place):
     assert [] == root.list("")
 
 
-def test_a_name_whose_files_others_need_is_not_taken_again(place):
+def test_a_name_whose_files_others_need_is_not_taken_again(location):
     """A new savepoint of the old name would remove them."""
-    checkpoint, root = place.at("checkpoint"), place.at("savepoints")
+    checkpoint, root = location.at("checkpoint"), location.at("savepoints")
     write(checkpoint, 0)
     take(checkpoint, f"{root.url}/first")
     second = take(checkpoint, f"{root.url}/second")
@@ -175,11 +175,11 @@ def test_a_name_whose_files_others_need_is_not_taken_again(place):
     assert [] == verify_savepoint(second)
 
 
-def test_a_reader_holds_what_lies_in_a_store(place):
+def test_a_reader_holds_what_lies_in_a_store(location):
     """While a savepoint is restored nobody removes it."""
-    checkpoint = place.at("checkpoint")
+    checkpoint = location.at("checkpoint")
     write(checkpoint, 0)
-    saved = take(checkpoint, f"{place.url}/savepoints/first")
+    saved = take(checkpoint, f"{location.url}/savepoints/first")
 
     with (
         pinned_savepoint(saved.url, FakeClock()),
@@ -187,17 +187,17 @@ def test_a_reader_holds_what_lies_in_a_store(place):
     ):
         dispose(saved.url, clock=FakeClock())
     dispose(saved.url, clock=FakeClock())
-    assert [] == place.list("savepoints")
+    assert [] == location.list("savepoints")
 
 
-def test_moved_from_a_disk_to_a_store_and_back(place, tmp_path):
+def test_moved_from_a_disk_to_a_store_and_back(location, tmp_path):
     """A savepoint restores from wherever its folder was copied to, when all before it is gone."""
     checkpoint = open_storage(str(tmp_path / "checkpoint"))
     write(checkpoint, 0, 1)
     taken = take(checkpoint, str(tmp_path / "savepoint"))
     for source, target in [
-        (taken.url, f"{place.url}/moved"),
-        (f"{place.url}/moved", str(tmp_path / "back")),
+        (taken.url, f"{location.url}/moved"),
+        (f"{location.url}/moved", str(tmp_path / "back")),
     ]:
         copy_files(source, target, files_under(source))
         open_storage(source.rpartition("/")[0]).delete(source.rpartition("/")[2])
@@ -216,17 +216,17 @@ def test_a_file_too_large_for_s3_goes_by_way_of_a_folder(s3, tmp_path, monkeypat
     folder is taken, and restored to S3.
     """
     monkeypatch.setattr(S3Bucket, "largest_copy_bytes", BIG - 1)
-    place = open_storage(f"{s3.url}/{uuid.uuid4().hex}")
-    checkpoint = place.at("checkpoint")
+    location = open_storage(f"{s3.url}/{uuid.uuid4().hex}")
+    checkpoint = location.at("checkpoint")
     write(checkpoint, 0, 1)
 
     with pytest.raises(ConfigError, match="/other/large: has 100000 bytes, and the store itself"):
-        take(checkpoint, f"{place.url}/savepoint")
-    assert ["checkpoint"] == place.list("")
+        take(checkpoint, f"{location.url}/savepoint")
+    assert ["checkpoint"] == location.list("")
     taken = take(checkpoint, str(tmp_path / "savepoint"))
-    restore_job(f"{place.url}/job", taken.url, clock=FakeClock())
+    restore_job(f"{location.url}/job", taken.url, clock=FakeClock())
 
-    restored = JobDirectory(place.at("job")).checkpoint("query")
+    restored = JobDirectory(location.at("job")).checkpoint("query")
     assert b"x" * BIG == restored.read("other/large")
 
 
@@ -234,17 +234,17 @@ def test_a_file_too_large_for_s3_goes_by_way_of_a_folder(s3, tmp_path, monkeypat
 def test_restored_inside_the_store(copying_server):
     """A job directory in the store is set to a savepoint there by the store's own copies."""
     server = copying_server
-    place = open_storage(f"{server.url}/{uuid.uuid4().hex}")
-    checkpoint = place.at("checkpoint")
+    location = open_storage(f"{server.url}/{uuid.uuid4().hex}")
+    checkpoint = location.at("checkpoint")
     write(checkpoint, 0, 1)
-    take(checkpoint, f"{place.url}/savepoints/first")
-    savepoint = take(checkpoint, f"{place.url}/savepoints/second")
+    take(checkpoint, f"{location.url}/savepoints/first")
+    savepoint = take(checkpoint, f"{location.url}/savepoints/second")
     server.requests()
 
-    restore_job(f"{place.url}/job", savepoint.url, clock=FakeClock())
+    restore_job(f"{location.url}/job", savepoint.url, clock=FakeClock())
 
     assert sum(request["sent_bytes"] for request in server.requests()) < 20_000
-    restored = JobDirectory(place.at("job")).checkpoint("query")
+    restored = JobDirectory(location.at("job")).checkpoint("query")
     assert 1 == CheckpointLogs(restored).position().last_commit
     assert {"metadata", "offsets/0", "offsets/1", "commits/0", "commits/1", "other/large"} == {
         name for name, _ in files_under(restored.url)

@@ -33,7 +33,7 @@ def _executor_above() -> Callable[[object], str]:
 
 def everywhere(ctx: JobContext) -> None:
     """Write all rows to each sink; one of Spark's own has a query of its own."""
-    place = Path(ctx.params["output"])
+    location = Path(ctx.params["output"])
     events = ctx.read(
         "events",
         format="csv",
@@ -47,10 +47,10 @@ def everywhere(ctx: JobContext) -> None:
         "ours",
         rows,
         to=[
-            files(f"{place}/files"),
-            delta(f"{place}/delta"),
+            files(f"{location}/files"),
+            delta(f"{location}/delta"),
             iceberg("ns.out", catalog=json.loads(ctx.params["catalog"])),
             postgres(ctx.params["url"], "out"),
         ],
     )
-    ctx.write("sparks", rows, to=spark_sink("parquet", {"path": f"{place}/spark"}))
+    ctx.write("sparks", rows, to=spark_sink("parquet", {"path": f"{location}/spark"}))

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "spark")]
 
 from drivers import Drivers  # noqa: E402 - found through the path just set
-from streams import Place  # noqa: E402 - the same
+from streams import Location  # noqa: E402 - the same
 
 from tests.contract.conftest import serve_s3  # noqa: E402 - the same
 from tests.extensions.postgres.postgres_support import new_database, postgres_server  # noqa: E402
@@ -20,15 +20,15 @@ from tests.unit.job_reader import strays  # noqa: E402
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def location(tmp_path: Path) -> Iterator[Location]:
     """Yield the folders of a job; its directory then has only files that its page names."""
-    yield Place(tmp_path)
+    yield Location(tmp_path)
     assert [] == strays(tmp_path / "job")
 
 
 @pytest.fixture
-def drivers(place: Place) -> Iterator[Drivers]:
-    started = Drivers(place)
+def drivers(location: Location) -> Iterator[Drivers]:
+    started = Drivers(location)
     yield started
     started.end_all()
 

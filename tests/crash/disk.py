@@ -22,20 +22,20 @@ class Disk:
     """A tmpfs, mounted here or, without the right to do that, in a namespace of its own.
 
     Args:
-        place: where processes that are started with ``prefix`` find it.
+        location: where processes that are started with ``prefix`` find it.
         megabytes: its size.
 
     Attributes:
         seen: where this process finds it.
-        prefix: what a command begins with that is to see it at ``place``.
+        prefix: what a command begins with that is to see it at ``location``.
     """
 
-    def __init__(self, place: Path, megabytes: int) -> None:
-        place.mkdir()
-        self.seen, self.prefix = place, list[str]()
-        self._place = place
+    def __init__(self, location: Path, megabytes: int) -> None:
+        location.mkdir()
+        self.seen, self.prefix = location, list[str]()
+        self._location = location
         self._holder: subprocess.Popen[bytes] | None = None
-        command = [*_MOUNT, f"size={megabytes}m", "spark-stream-test", str(place)]
+        command = [*_MOUNT, f"size={megabytes}m", "spark-stream-test", str(location)]
         here = subprocess.run(command, capture_output=True, text=True, check=False)
         if here.returncode != 0:
             self._mount_in_namespace(command, here.stderr)
@@ -53,7 +53,7 @@ class Disk:
             self.close()
             raise NoDiskError(f"{why_not.strip()}; {said.strip()}")
         pid = self._holder.pid
-        self.seen = Path(f"/proc/{pid}/root{self._place}")
+        self.seen = Path(f"/proc/{pid}/root{self._location}")
         self.prefix = ["nsenter", f"--target={pid}", "--user", "--mount", "--preserve-credentials"]
 
     @contextlib.contextmanager
@@ -74,7 +74,7 @@ class Disk:
     def close(self) -> None:
         """Unmount it."""
         if self._holder is None:
-            subprocess.run(["umount", "--lazy", str(self._place)], check=True)
+            subprocess.run(["umount", "--lazy", str(self._location)], check=True)
             return
         self._holder.kill()
         self._holder.communicate()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streams import CONF, JOBS, Place, Rows, read_with_duckdb, read_with_pandas
+from streams import CONF, JOBS, Location, Rows, read_with_duckdb, read_with_pandas
 
 import airflow_provider
 from tests.jvm import jvm_options
@@ -40,13 +40,13 @@ class Driver:
     def __init__(
         self,
         arguments: Sequence[str],
-        place: Place,
+        location: Location,
         number: int,
         prefix: Sequence[str],
         **environment: str,
     ) -> None:
-        self._out = place.root / f"driver-{number}.out"
-        self._err = place.root / f"driver-{number}.err"
+        self._out = location.root / f"driver-{number}.out"
+        self._err = location.root / f"driver-{number}.err"
         inherited = {
             k: v
             for k, v in os.environ.items()
@@ -58,7 +58,7 @@ class Driver:
                 [*prefix, sys.executable, "-m", "airflow_provider.runtime.cli", *arguments],
                 stdout=out,
                 stderr=err,
-                cwd=place.root,
+                cwd=location.root,
                 env={**inherited, "PYTHONPATH": path, **environment},
                 start_new_session=True,
             )
@@ -112,26 +112,26 @@ class Drivers:
         prefix: what their command lines begin with.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, location: Location) -> None:
         self.prefix: list[str] = []
-        self._place = place
+        self._location = location
         self._started: list[Driver] = []
 
     def run(self, job: str, params: dict[str, str], *more: str, **environment: str) -> Driver:
         """Start ``spark-stream run``, as streams unless *more* says otherwise; return at once."""
         options = ["--json", "--mode=streaming", *self.options(params), *more]
         entry = f"--entry={JOBS}:{job}"
-        return self.command("run", str(self._place.job_dir), entry, *options, **environment)
+        return self.command("run", str(self._location.job_dir), entry, *options, **environment)
 
     def upgrade(
         self, entry: str, to: Path, params: dict[str, str], *more: str, **environment: str
     ) -> Driver:
         """Start ``spark-stream upgrade`` of the job to a version in the folder *to*."""
-        command = ["upgrade", str(self._place.job_dir), f"--entry={entry}", f"--to={to}"]
+        command = ["upgrade", str(self._location.job_dir), f"--entry={entry}", f"--to={to}"]
         return self.command(*command, *self.options(params), *more, **environment)
 
     def options(self, params: dict[str, str]) -> list[str]:
-        pairs = {"input": self._place.input, "output": self._place.output, **params}
+        pairs = {"input": self._location.input, "output": self._location.output, **params}
         conf = {
             **CONF,
             "spark.driver.extraJavaOptions": jvm_options(),
@@ -144,7 +144,7 @@ class Drivers:
 
     def command(self, *arguments: str, **environment: str) -> Driver:
         """Start any command and return at once."""
-        driver = Driver(arguments, self._place, len(self._started), self.prefix, **environment)
+        driver = Driver(arguments, self._location, len(self._started), self.prefix, **environment)
         self._started.append(driver)
         return driver
 

@@ -38,8 +38,8 @@ class PowerDisk:
         if shutil.which("mkfs.ext4") is None:
             raise NoDiskError("there is no mkfs.ext4")
         _run("mkfs.ext4", "-q", "-F", str(image))
-        with _mount(image, self._folder / "mounted") as place:
-            yield place
+        with _mount(image, self._folder / "mounted") as location:
+            yield location
 
     def cut(self) -> Path:
         """Let the power go at this moment; return the disk as it is found afterwards."""
@@ -51,18 +51,18 @@ class PowerDisk:
     @contextlib.contextmanager
     def found(self, copy: Path) -> Iterator[Path]:
         """Mount a disk that has lost its power where the first one was; it replays its journal."""
-        with _mount(copy, self._folder / "mounted") as place:
-            yield place
+        with _mount(copy, self._folder / "mounted") as location:
+            yield location
 
 
 @contextlib.contextmanager
-def _mount(image: Path, place: Path) -> Iterator[Path]:
-    place.mkdir(exist_ok=True)
-    _run("mount", "-o", "loop,commit=3600", str(image), str(place))
+def _mount(image: Path, location: Path) -> Iterator[Path]:
+    location.mkdir(exist_ok=True)
+    _run("mount", "-o", "loop,commit=3600", str(image), str(location))
     try:
-        yield place
+        yield location
     finally:
-        _run("umount", str(place))
+        _run("umount", str(location))
 
 
 def _run(*command: str) -> None:

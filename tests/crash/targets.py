@@ -36,8 +36,8 @@ class Target:
         """Return the location as a parameter of the job."""
         if self.kind == "iceberg":
             return json.dumps(self._catalog())
-        places = {"bucket": f"s3://{BUCKET}/{self.root.name}/{self.name}", "postgres": self.url}
-        return places.get(self.kind, str(self.root / self.name))
+        locations = {"bucket": f"s3://{BUCKET}/{self.root.name}/{self.name}", "postgres": self.url}
+        return locations.get(self.kind, str(self.root / self.name))
 
     def values(self, column: str) -> list[Any]:
         """Return the visible values of a column."""

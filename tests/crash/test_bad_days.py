@@ -14,7 +14,7 @@ import pytest
 from disk import Disk, NoDiskError, unprivileged
 from drivers import Driver, Drivers, await_that
 from gates import Gate
-from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_events
+from streams import JOBS, Event, Location, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import (
@@ -36,12 +36,12 @@ EVENTS = [event for file in FILES for event in file]
 class Story:
     """Attempts of one run whose batches wait at a gate."""
 
-    def __init__(self, place: Place, drivers: Drivers) -> None:
-        self.job_dir = place.job_dir
-        self.gate = Gate(place.root / "gate")
-        self._place = place
+    def __init__(self, location: Location, drivers: Drivers) -> None:
+        self.job_dir = location.job_dir
+        self.gate = Gate(location.root / "gate")
+        self._location = location
         self._drivers = drivers
-        write_events(place.input, *FILES)
+        write_events(location.input, *FILES)
 
     def hold(self, *more: str) -> Driver:
         """Start the next attempt, and return it when batch 1 is held."""
@@ -83,26 +83,26 @@ class Story:
         assert ("FINISHED", attempts, len(EVENTS)) == tuple(
             final[name] for name in ("outcome", "attempts", "rows_read")
         )
-        assert windows_of(EVENTS) == read_with_duckdb(self._place.output / "*.parquet")
+        assert windows_of(EVENTS) == read_with_duckdb(self._location.output / "*.parquet")
 
 
 @pytest.fixture
-def disk(place: Place) -> Iterator[Disk]:
+def disk(location: Location) -> Iterator[Disk]:
     try:
-        disk = Disk(place.job_dir, megabytes=4)
+        disk = Disk(location.job_dir, megabytes=4)
     except (NoDiskError, FileNotFoundError) as error:
         pytest.skip(f"no small disk can be mounted here: {error}")
     yield disk
     disk.close()
 
 
-def test_a_disk_that_is_full_under_the_job_directory(place, drivers, disk, capsys):
+def test_a_disk_that_is_full_under_the_job_directory(location, drivers, disk, capsys):
     """
     Without restarts the attempt ends, worth a retry, and says what nobody could put down; with
     restarts the driver goes on by itself as soon as there is space. Nothing is lost or repeated.
     """
     drivers.prefix = disk.prefix
-    story = Story(place, drivers)
+    story = Story(location, drivers)
     story.job_dir = disk.seen
 
     first = story.hold()
@@ -134,7 +134,7 @@ def test_a_disk_that_is_full_under_the_job_directory(place, drivers, disk, capsy
     assert "No space left on device" in failure.reason
 
 
-def test_one_jobs_bad_day(place, drivers, capsys):
+def test_one_jobs_bad_day(location, drivers, capsys):
     """
     Its state may not be read, then its driver is killed while a restart is pending, then the next
     one's JVM: each says so in its own way, the restarts that were used up are remembered, and the
@@ -142,12 +142,12 @@ def test_one_jobs_bad_day(place, drivers, capsys):
     """
     if unprivileged() and shutil.which("setpriv") is None:
         pytest.skip("as root every file can be read, and there is no setpriv to give that up")
-    story = Story(place, drivers)
+    story = Story(location, drivers)
     restart = "--restart=fixed-delay(attempts=2, delay=1 hour)"
 
     drivers.prefix = unprivileged()
     first = story.hold(restart)
-    state = place.checkpoint() / "state" / "0" / "0"
+    state = location.checkpoint() / "state" / "0" / "0"
     state.chmod(0)
     story.gate.say(100)
     code = first.wait()
@@ -175,7 +175,7 @@ def test_one_jobs_bad_day(place, drivers, capsys):
     third = story.hold(restart)
     story.gate.say("fail")
     story.until(third, lambda: story.restarts() == 2)
-    os.kill(jvm_of(place), signal.SIGKILL)
+    os.kill(jvm_of(location), signal.SIGKILL)
     assert EXIT_RETRY == third.wait(), third.log[-3000:]
     failure = Failure.from_dict(story.attempts()[2]["failure"])
     assert (FailureClass.ENVIRONMENT, "the driver's JVM has ended", False) == (
@@ -188,8 +188,8 @@ def test_one_jobs_bad_day(place, drivers, capsys):
     assert ["FAILED", None, "FAILED", "FINISHED"] == [a["outcome"] for a in story.attempts()]
 
 
-def jvm_of(place: Place) -> int:
+def jvm_of(location: Location) -> int:
     """Return the PID of the JVM of the driver that has the lease."""
-    lease = max(place.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
+    lease = max(location.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
     owner = json.loads(lease.read_text(encoding="utf-8"))["owner"]
     return int(owner["processes"][1][0])

@@ -18,25 +18,25 @@ LIVE = [(24, "a", 3), (31, "a", 5)]
 DEATHS = tuple(point for point in failpoints.ALL if point.startswith("bootstrap."))
 
 
-def test_a_bootstrap_that_dies_at_every_failpoint_in_turn(place, drivers):
+def test_a_bootstrap_that_dies_at_every_failpoint_in_turn(location, drivers):
     """
     There is no savepoint before its end; then the live job goes on as one job over everything.
     """
-    history = write_events(place.root / "history", PAST)
-    write_events(place.input, LIVE)
+    history = write_events(location.root / "history", PAST)
+    write_events(location.input, LIVE)
     conf = {**CONF, "spark.driver.extraJavaOptions": jvm_options()}
     command = [
         "state",
         "bootstrap",
-        str(place.job_dir),
+        str(location.job_dir),
         f"--entry={JOBS}:tumbling_window",
         "--master=local[2]",
         f"--param=input={history}",
-        f"--param=output={place.output}",
+        f"--param=output={location.output}",
         *(f"--conf={key}={value}" for key, value in conf.items()),
         "--json",
     ]
-    saved = place.job_dir / "savepoints" / "bootstrap"
+    saved = location.job_dir / "savepoints" / "bootstrap"
 
     for point in DEATHS:
         driver = drivers.command(*command, SPARK_STREAM_FAILPOINT=point)
@@ -48,7 +48,7 @@ def test_a_bootstrap_that_dies_at_every_failpoint_in_turn(place, drivers):
     assert EXIT_OK == last.wait(), last.log[-3000:]
     assert json.loads((saved / "savepoint.json").read_text())["queries"].keys() == {"out"}
     assert "bootstrap" == last.final()["origin"]
-    assert not (place.job_dir / "bootstraps").exists()
+    assert not (location.job_dir / "bootstraps").exists()
     live = drivers.run("tumbling_window", {}, f"--from-savepoint={saved}")
     assert EXIT_OK == live.wait(), live.log[-3000:]
-    assert windows_of([*PAST[1:], *LIVE]) == read_with_pandas(place.output)
+    assert windows_of([*PAST[1:], *LIVE]) == read_with_pandas(location.output)

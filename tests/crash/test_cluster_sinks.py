@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from clustered_jobs import NOBODY
 from drivers import Drivers
-from streams import Place, write_events
+from streams import Location, write_events
 
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.cluster import Cluster
@@ -68,16 +68,16 @@ def in_sql(url: str) -> list[tuple[Any, ...]]:
 
 
 def test_every_sink_is_written_from_other_processes(
-    place: Place, drivers: Drivers, cluster: Cluster, url: str
+    location: Location, drivers: Drivers, cluster: Cluster, url: str
 ) -> None:
     """
     Files, Delta, Iceberg, SQL and a sink of Spark's have each row once, made by two executors.
     """
     write_events(
-        place.input,
+        location.input,
         *([(n, "a", n) for n in range(f * PER_FILE, (f + 1) * PER_FILE)] for f in range(FILES)),
     )
-    catalog = catalog_properties(place.root)
+    catalog = catalog_properties(location.root)
 
     driver = drivers.run(
         "everywhere",
@@ -92,11 +92,11 @@ def test_every_sink_is_written_from_other_processes(
 
     assert EXIT_OK == code, driver.log[-3000:]
     readers: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
-        "files": lambda: in_files(place.output / "files"),
-        "delta": lambda: in_delta(place.output / "delta"),
+        "files": lambda: in_files(location.output / "files"),
+        "delta": lambda: in_delta(location.output / "delta"),
         "iceberg": lambda: in_iceberg(catalog),
         "postgres": lambda: in_sql(url),
-        "spark": lambda: in_files(place.output / "spark"),
+        "spark": lambda: in_files(location.output / "spark"),
     }
     found = {name: sorted(read()) for name, read in readers.items()}
     every = list(range(FILES * PER_FILE))

@@ -42,23 +42,23 @@ EVERYWHERE = (
     ],
     ids=["at_the_end", "everywhere"],
 )
-def test_a_run_that_dies_while_files_arrive_ends_where_it_first_did(place, drivers, deaths):
+def test_a_run_that_dies_while_files_arrive_ends_where_it_first_did(location, drivers, deaths):
     """
     After each death another file arrives; the run still ends with the windows of the files that its
     first attempt has found, each row in them once, and none of the others is read or late.
     """
-    write_events(place.input, *FIRST)
+    write_events(location.input, *FIRST)
     truth = windows_of([event for events in FIRST for event in events])
     one_by_one = {"files_per_batch": "1"}
 
     for number, point in enumerate(deaths, start=len(FIRST)):
         driver = drivers.run("tumbling_window", one_by_one, SPARK_STREAM_FAILPOINT=point)
         assert (point, failpoints.CRASH_EXIT) == (point, driver.wait()), driver.log[-3000:]
-        write_events(place.input, [(10 * number, "new", number)], first=number)
+        write_events(location.input, [(10 * number, "new", number)], first=number)
     last = drivers.run("tumbling_window", one_by_one)
 
     assert EXIT_OK == last.wait(), last.log[-3000:]
-    assert truth == read_with_pandas(place.output)
+    assert truth == read_with_pandas(location.output)
     final = last.final()
     read = sum(len(events) for events in FIRST)
     assert ("FINISHED", read, 0) == (final["outcome"], final["rows_read"], final["late_rows"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from drivers import Driver, Drivers, await_that
-from streams import Place, write_events
+from streams import Location, write_events
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK
@@ -17,10 +17,10 @@ from tests.unit.job_reader import answers, answers_of_status, read_job
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def state(place: Place, capsys: Any) -> tuple[str, int]:
+def state(location: Location, capsys: Any) -> tuple[str, int]:
     """Return the state of the newest run and its attempts, if page and command agree."""
-    assert EXIT_OK == main(["status", str(place.job_dir), "--all", "--json"])
-    read = read_job(place.job_dir)
+    assert EXIT_OK == main(["status", str(location.job_dir), "--all", "--json"])
+    read = read_job(location.job_dir)
     assert answers_of_status(json.loads(capsys.readouterr().out)) == answers(read)
     run = list(read["runs"].values())[-1]
     return run["state"], run["attempts"]
@@ -32,27 +32,27 @@ def drive(drivers: Drivers, **environment: str) -> Driver:
 
 
 @pytest.mark.long
-def test_the_page_says_what_status_says_of_a_real_run(place: Place, drivers: Drivers, capsys):
+def test_the_page_says_what_status_says_of_a_real_run(location: Location, drivers: Drivers, capsys):
     """It is killed, resumes, is cancelled, resumes, and is stopped with a savepoint."""
-    write_events(place.input, [(1, "a", 1)], [(20, "b", 2)], [(40, "a", 3)])
-    out = place.job_dir / "queries/out/checkpoint"
+    write_events(location.input, [(1, "a", 1)], [(20, "b", 2)], [(40, "a", 3)])
+    out = location.job_dir / "queries/out/checkpoint"
 
     assert 137 == drive(drivers, SPARK_STREAM_FAILPOINT="sink.precommitted:2").wait()
-    assert ("killed", 1) == state(place, capsys)
+    assert ("killed", 1) == state(location, capsys)
 
     driver = drive(drivers)
     assert await_that((out / "commits/2").exists)
-    assert ("running", 2) == state(place, capsys)
+    assert ("running", 2) == state(location, capsys)
     driver.process.send_signal(signal.SIGTERM)
     driver.wait()
-    assert ("cancelled", 2) == state(place, capsys)
+    assert ("cancelled", 2) == state(location, capsys)
 
     driver = drive(drivers)
-    assert await_that((place.job_dir / "runs/r1/attempts/3.json").exists)
-    assert EXIT_OK == main(["stop", str(place.job_dir), "--savepoint", "kept"])
+    assert await_that((location.job_dir / "runs/r1/attempts/3.json").exists)
+    assert EXIT_OK == main(["stop", str(location.job_dir), "--savepoint", "kept"])
     capsys.readouterr()
     assert EXIT_OK == driver.wait()
-    assert ("suspended", 3) == state(place, capsys)
-    read = read_job(place.job_dir)
+    assert ("suspended", 3) == state(location, capsys)
+    read = read_job(location.job_dir)
     assert ([], 1) == (read["unfinished"], len(read["savepoints"]))
     assert read["queries"]["out"]["committed"] == read["queries"]["out"]["published"]

@@ -53,12 +53,12 @@ def arriving(broker):
         thread.join()
 
 
-def command(drivers, place, options, output):
+def command(drivers, location, options, output):
     params = {"options": json.dumps(options), "output": output}
     conf = {**CONF, "spark.driver.extraJavaOptions": jvm_options()}
     return drivers.command(
         "run",
-        str(place.root / output.name) + "-job",
+        str(location.root / output.name) + "-job",
         f"--entry={ENTRY}",
         "--master=local[2]",
         "--json",
@@ -88,7 +88,7 @@ def numbers_in(output):
     return found.fetchall()[0]
 
 
-def test_a_million_messages_survive_five_kills_while_others_arrive(place, drivers):
+def test_a_million_messages_survive_five_kills_while_others_arrive(location, drivers):
     """
     What was there when the end was chosen is published once, and no message that came later; a
     second run to the same end publishes the same.
@@ -99,18 +99,18 @@ def test_a_million_messages_survive_five_kills_while_others_arrive(place, driver
             broker.send("clicks", values, partition)
         options = broker.options("clicks", maxOffsetsPerTrigger=str(PER_BATCH))
         options["endingOffsets"] = json.dumps(to_json(latest_offsets(options)))
-        killed, whole = place.root / "killed", place.root / "whole"
+        killed, whole = location.root / "killed", location.root / "whole"
         begun = time.monotonic()
         with arriving(broker):
             for kill in range(KILLS):
-                driver = command(drivers, place, options, killed)
-                await_commits(driver, place.root / "killed-job")
+                driver = command(drivers, location, options, killed)
+                await_commits(driver, location.root / "killed-job")
                 assert driver.is_alive, driver.log[-3000:]
                 driver.kill() if kill % 2 else driver.end_group()
-            last = command(drivers, place, options, killed)
+            last = command(drivers, location, options, killed)
             assert EXIT_OK == last.wait(), last.log[-3000:]
             print(f"{KILLS} kills, {time.monotonic() - begun:.0f} s")
-            again = command(drivers, place, options, whole)
+            again = command(drivers, location, options, whole)
             assert EXIT_OK == again.wait(), again.log[-3000:]
         ends = json.loads(options["endingOffsets"])
         later = latest_offsets(options)

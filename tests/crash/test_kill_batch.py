@@ -27,14 +27,14 @@ FROM_THE_COMMIT = ("batch.committed", "files.published_one", "sink.committed:2")
     ],
     ids=["after the commit", "everywhere"],
 )
-def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers, before, after):
+def test_a_batch_run_that_dies_loses_and_repeats_nothing(location, drivers, before, after):
     """
     Nothing is to be seen before the commit, all of it once at the end, and no other run may begin
     in between; input that comes after the commit is not read.
     """
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
     rows = sorted((START + t, k, v) for t, k, v in EVENTS)
-    truth = {place.output / "windows": windows_of(EVENTS), place.output / "rows": rows}
+    truth = {location.output / "windows": windows_of(EVENTS), location.output / "rows": rows}
     watcher = Watcher(truth)
 
     with watcher.watching():
@@ -42,10 +42,10 @@ def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers, before,
             dying = drivers.run("two_queries", {}, "--mode=automatic", SPARK_STREAM_FAILPOINT=point)
             assert (point, failpoints.CRASH_EXIT) == (point, dying.wait()), dying.log[-3000:]
             if point in {*before, "batch.committed"}:
-                assert [] == list(place.output.glob("*/part-*"))
+                assert [] == list(location.output.glob("*/part-*"))
             if point == after[0]:
-                write_events(place.input, [(500, "late", 1)], first=1)
-        other = drivers.run("two_queries", {}, "--run-id=another", JAVA_HOME=str(place.root))
+                write_events(location.input, [(500, "late", 1)], first=1)
+        other = drivers.run("two_queries", {}, "--run-id=another", JAVA_HOME=str(location.root))
         assert EXIT_USAGE == other.wait(), other.log[-3000:]
         last = drivers.run("two_queries", {}, "--mode=automatic")
         assert EXIT_OK == last.wait(), last.log[-3000:]
@@ -60,4 +60,4 @@ def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers, before,
         final["rows_read"],
     )
     assert len(before) + len(after) + 1 == final["attempts"]
-    assert [] == list(place.output.glob(".*.staging"))
+    assert [] == list(location.output.glob(".*.staging"))

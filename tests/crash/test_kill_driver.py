@@ -17,7 +17,7 @@ from drivers import Watcher, await_that
 from streams import (
     START,
     Event,
-    Place,
+    Location,
     read_with_duckdb,
     read_with_pandas,
     windows_of,
@@ -59,27 +59,27 @@ def names_in(folder: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def attempts_of(place: Place) -> list[dict[str, Any]]:
-    found = sorted(place.job_dir.glob("runs/*/attempts/*.json"), key=lambda path: int(path.stem))
+def attempts_of(location: Location) -> list[dict[str, Any]]:
+    found = sorted(location.job_dir.glob("runs/*/attempts/*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text()) for path in found]
 
 
-def last_lease(place: Place) -> dict[str, Any]:
-    found = max(place.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
+def last_lease(location: Location) -> dict[str, Any]:
+    found = max(location.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
     return json.loads(found.read_text())
 
 
 # --- kill -9 ------------------------------------------------------------------------------------
 
 
-def moments(place: Place) -> dict[str, str]:
+def moments(location: Location) -> dict[str, str]:
     """Return patterns of the files in which a run's progress shows, by what it means."""
-    query = place.job_dir / "queries" / "windows"
+    query = location.job_dir / "queries" / "windows"
     return {
         "batch planned": f"{query}/checkpoint/offsets/*",
         "batch committed": f"{query}/checkpoint/commits/*",
         "epoch recorded": f"{query}/committables/*/*.json",
-        "epoch published": f"{place.output}/windows/part-*",
+        "epoch published": f"{location.output}/windows/part-*",
     }
 
 
@@ -91,7 +91,7 @@ def moments(place: Place) -> dict[str, str]:
         pytest.param(120, 40, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     ],
 )
-def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers, files, times):
+def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(location, drivers, files, times):
     """
     Killed again and again at moments drawn by lot, the same command ends with the exact result, and
     no reader has ever seen a row too many or a file half written.
@@ -101,22 +101,22 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers,
     dice = random.Random(seed)
     batches = some_files(files)
     events = [event for batch in batches for event in batch]
-    write_events(place.input, *batches)
+    write_events(location.input, *batches)
     truth = {
-        place.output / "windows": windows_of(events),
-        place.output / "rows": rows_of(events),
+        location.output / "windows": windows_of(events),
+        location.output / "rows": rows_of(events),
     }
     watcher = Watcher(truth)
 
     kills = 0
     with watcher.watching():
         for _ in range(times):
-            what, pattern = dice.choice(sorted(moments(place).items()))
+            what, pattern = dice.choice(sorted(moments(location).items()))
             wanted = len(glob.glob(pattern)) + dice.randint(1, 2)
             driver = drivers.run("two_queries", ONE_BY_ONE)
             await_that(
                 lambda: (
-                    (len(attempts_of(place)) > kills and len(glob.glob(pattern)) >= wanted)
+                    (len(attempts_of(location)) > kills and len(glob.glob(pattern)) >= wanted)
                     or not driver.is_alive
                 )
             )
@@ -135,33 +135,33 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers,
         assert rows == read_with_duckdb(folder / "**" / "*.parquet")
     final = last.final()
     assert ("FINISHED", 2 * len(events)) == (final["outcome"], final["rows_read"])
-    assert {"windows": len(truth[place.output / "windows"]), "rows": len(events)} == {
+    assert {"windows": len(truth[location.output / "windows"]), "rows": len(events)} == {
         name: query["sinks"][0]["rows"] for name, query in final["queries"].items()
     }
     assert kills >= times - 1
-    assert kills + 1 == final["attempts"] == len(attempts_of(place))
+    assert kills + 1 == final["attempts"] == len(attempts_of(location))
     # Who is killed says nothing more; that its lease is free is seen from outside.
     assert [(None, None)] * kills == [
-        (attempt["outcome"], attempt["failure"]) for attempt in attempts_of(place)[:-1]
+        (attempt["outcome"], attempt["failure"]) for attempt in attempts_of(location)[:-1]
     ]
 
 
-def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
+def test_a_driver_whose_jvm_is_killed_fails_and_resumes(location, drivers, capsys):
     """
     Without its JVM a driver ends by itself, worth a retry, and says why; the same command goes on.
     """
     batches = some_files(4)
     events = [event for batch in batches for event in batch]
-    write_events(place.input, *batches)
+    write_events(location.input, *batches)
     driver = drivers.run("tumbling_window", ONE_BY_ONE)
-    commits = place.checkpoint() / "commits"
+    commits = location.checkpoint() / "commits"
     assert await_that(lambda: len(names_in(commits)) >= 1), driver.log[-3000:]
-    jvm = last_lease(place)["owner"]["processes"][1][0]
+    jvm = last_lease(location)["owner"]["processes"][1][0]
 
     os.kill(jvm, signal.SIGKILL)
 
     assert EXIT_RETRY == driver.wait(), driver.log[-3000:]
-    (record,) = attempts_of(place)
+    (record,) = attempts_of(location)
     failure = Failure.from_dict(record["failure"])
     assert (FailureClass.ENVIRONMENT, "the driver's JVM has ended", False) == (
         *(failure.failure_class, failure.rule),
@@ -169,15 +169,15 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
     )
     assert socket.gethostname() == failure.host
     capsys.readouterr()
-    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    assert EXIT_OK == main(["status", str(location.job_dir), "--json"])
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert record["failure"] == run["failure"]
     again = drivers.run("tumbling_window", ONE_BY_ONE)
     assert EXIT_OK == again.wait(), again.log[-3000:]
-    assert windows_of(events) == read_with_pandas(place.output)
+    assert windows_of(events) == read_with_pandas(location.output)
     final = again.final()
     assert (2, len(events)) == (final["attempts"], final["rows_read"])
-    assert ["FAILED", "FINISHED"] == [attempt["outcome"] for attempt in attempts_of(place)]
+    assert ["FAILED", "FINISHED"] == [attempt["outcome"] for attempt in attempts_of(location)]
 
 
 # --- failpoints ---------------------------------------------------------------------------------
@@ -260,48 +260,48 @@ def test_a_failpoint_is_of_a_run_or_of_another_test():
     ],
     ids=["what_only_a_stream_passes", "outside_recovery", "everywhere"],
 )
-def test_a_job_that_dies_at_failpoints_in_turn_loses_and_repeats_nothing(place, drivers, deaths):
+def test_a_job_that_dies_at_failpoints_in_turn_loses_and_repeats_nothing(location, drivers, deaths):
     """
     One job dies at point after point, in the middle of its drain, too, and still ends with the exact
     result; what comes to the input after its end is not read.
     """
     batches = some_files(3 if deaths is FEW else 9)
     events = [event for batch in batches for event in batch]
-    write_events(place.input, *batches)
+    write_events(location.input, *batches)
     truth = windows_of(events)
-    watcher = Watcher({place.output: truth})
+    watcher = Watcher({location.output: truth})
 
     with watcher.watching():
         for point in deaths:
             driver = drivers.run("tumbling_window", ONE_BY_ONE, SPARK_STREAM_FAILPOINT=point)
             assert (point, failpoints.CRASH_EXIT) == (point, driver.wait()), driver.log[-3000:]
             if point == "drain.intended":
-                write_events(place.input, [(500, "late", 1)], first=len(batches))
+                write_events(location.input, [(500, "late", 1)], first=len(batches))
     # The last one died after it had put the final checkpoint, so no JVM is needed any more.
     begun = time.monotonic()
-    last = drivers.run("tumbling_window", ONE_BY_ONE, JAVA_HOME=str(place.root))
+    last = drivers.run("tumbling_window", ONE_BY_ONE, JAVA_HOME=str(location.root))
 
     assert EXIT_OK == last.wait(), last.log[-3000:]
     assert time.monotonic() - begun < 10
     assert [] == watcher.wrong
-    assert truth == read_with_pandas(place.output)
+    assert truth == read_with_pandas(location.output)
     final = last.final()
     assert ("FINISHED", len(events)) == (final["outcome"], final["rows_read"])
     assert len(truth) == final["queries"]["out"]["sinks"][0]["rows"]
     attempts = len([point for point in deaths if point not in BEFORE_THE_ATTEMPT])
-    assert attempts == final["attempts"] == len(attempts_of(place))
+    assert attempts == final["attempts"] == len(attempts_of(location))
     assert [0] == [operator["state_rows"] for operator in final["queries"]["out"]["operators"]]
-    assert [] == list(place.root.glob(".*.staging"))
+    assert [] == list(location.root.glob(".*.staging"))
 
 
 # --- two drivers, signals, requests -------------------------------------------------------------
 
 
-def listing(place: Place) -> list[tuple[str, bytes]]:
+def listing(location: Location) -> list[tuple[str, bytes]]:
     """Return the job directory's documents, but for what a driver alive goes on writing."""
     moving = ("heartbeats", "queries")
-    found = [path for path in place.job_dir.rglob("*") if path.is_file()]
-    kept = [p for p in found if p.relative_to(place.job_dir).parts[0] not in moving]
+    found = [path for path in location.job_dir.rglob("*") if path.is_file()]
+    kept = [p for p in found if p.relative_to(location.job_dir).parts[0] not in moving]
     return sorted(
         (str(p), p.read_bytes())
         for p in kept
@@ -312,61 +312,61 @@ def listing(place: Place) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.whole
-def test_two_drivers_a_signal_and_a_request(place, drivers):
+def test_two_drivers_a_signal_and_a_request(location, drivers):
     """
     A second driver ends with 5 and writes nothing; SIGTERM and ``cancel`` end a driver with 3 in the
     middle of a batch; the same command then gives the exact result.
     """
     (events,) = some_files(1)
-    write_events(place.input, events)
-    gate = place.root / "gate"
+    write_events(location.input, events)
+    gate = location.root / "gate"
     params = {"gate": str(gate)}
-    offsets = place.checkpoint() / "offsets"
+    offsets = location.checkpoint() / "offsets"
 
     first = drivers.run("gated", params)
     assert await_that(lambda: names_in(offsets) != []), first.log[-3000:]
-    before = listing(place)
+    before = listing(location)
     others = [drivers.run("gated", params), drivers.run("gated", params, "--run-id=another")]
     assert [EXIT_LEASE] * 2 == [other.wait() for other in others]
     assert all("another driver is running this job (lease 1" in other.log for other in others)
-    assert before == listing(place)
+    assert before == listing(location)
     assert first.is_alive
 
     first.process.send_signal(signal.SIGTERM)
     assert EXIT_RETRY == first.wait(), first.log[-3000:]
 
     second = drivers.run("gated", params)
-    assert await_that(lambda: len(attempts_of(place)) == 2), second.log[-3000:]
-    cancel = drivers.command("cancel", str(place.job_dir))
+    assert await_that(lambda: len(attempts_of(location)) == 2), second.log[-3000:]
+    cancel = drivers.command("cancel", str(location.job_dir))
     assert (EXIT_OK, EXIT_RETRY) == (cancel.wait(), second.wait()), cancel.log + second.log[-3000:]
     assert "cancelled" in second.log
-    nobody = drivers.command("cancel", str(place.job_dir))
+    nobody = drivers.command("cancel", str(location.job_dir))
     assert nobody.wait() == 2
     assert "no driver is running this job" in nobody.log
 
-    assert [] == names_in(place.output)
+    assert [] == names_in(location.output)
     gate.touch()
     third = drivers.run("gated", params)
     assert EXIT_OK == third.wait(), third.log[-3000:]
-    assert windows_of(events) == read_with_pandas(place.output)
-    assert ["CANCELLED", "CANCELLED", "FINISHED"] == [a["outcome"] for a in attempts_of(place)]
+    assert windows_of(events) == read_with_pandas(location.output)
+    assert ["CANCELLED", "CANCELLED", "FINISHED"] == [a["outcome"] for a in attempts_of(location)]
     assert (3, len(events)) == (third.final()["attempts"], third.final()["rows_read"])
 
 
 @pytest.mark.soak  # tests/airflow has the same, seen from a task
-def test_exit_code_0_is_not_a_final_checkpoint(place, drivers):
+def test_exit_code_0_is_not_a_final_checkpoint(location, drivers):
     """
     A driver that leaves with 0 by itself has proven nothing; only the next one's final checkpoint does.
     """
     (events,) = some_files(1)
-    write_events(place.input, events)
-    params = {"left": str(place.root / "left")}
+    write_events(location.input, events)
+    params = {"left": str(location.root / "left")}
 
     liar = drivers.run("exiting", params)
 
     assert EXIT_OK == liar.wait(), liar.log[-3000:]
-    assert [] == list(place.job_dir.glob("runs/*/final.json"))
+    assert [] == list(location.job_dir.glob("runs/*/final.json"))
     honest = drivers.run("exiting", params)
     assert EXIT_OK == honest.wait(), honest.log[-3000:]
     assert ("FINISHED", 2) == (honest.final()["outcome"], honest.final()["attempts"])
-    assert windows_of(events) == read_with_pandas(place.output)
+    assert windows_of(events) == read_with_pandas(location.output)

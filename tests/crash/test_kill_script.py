@@ -29,9 +29,9 @@ def read_hours(folder):
     return sorted(present(duckdb.sql(f"FROM read_parquet('{folder}/*')")).fetchall())
 
 
-def test_a_script_killed_five_times_is_exact(place, drivers):
+def test_a_script_killed_five_times_is_exact(location, drivers):
     """The same command resumes it each time; no row is missing or twice, and its last lines run."""
-    write_flights(place.input, 0, 1, 2, 3, 4)
+    write_flights(location.input, 0, 1, 2, 3, 4)
     conf = {
         **CONF,
         "spark.driver.extraJavaOptions": jvm_options(),
@@ -40,10 +40,10 @@ def test_a_script_killed_five_times_is_exact(place, drivers):
 
     def run(**environment: str):
         return drivers.command(
-            *("run", str(place.job_dir), "--script", str(SCRIPTS / "hourly_delays.py")),
+            *("run", str(location.job_dir), "--script", str(SCRIPTS / "hourly_delays.py")),
             *("--master=local[2]", "--json", *(f"--conf={k}={v}" for k, v in conf.items())),
-            *("--", "--input", str(place.input), "--output", str(place.output / "hours")),
-            *("--checkpoint", str(place.root / "checkpoint")),
+            *("--", "--input", str(location.input), "--output", str(location.output / "hours")),
+            *("--checkpoint", str(location.root / "checkpoint")),
             PYSPARK_PYTHON=sys.executable,
             **environment,
         )
@@ -56,7 +56,7 @@ def test_a_script_killed_five_times_is_exact(place, drivers):
     last = run()
     assert EXIT_OK == last.wait(), last.log
 
-    assert flights_of(0, 1, 2, 3, 4) == read_hours(place.output / "hours")
+    assert flights_of(0, 1, 2, 3, 4) == read_hours(location.output / "hours")
     final = last.final()
     assert "hours: 10" in last.log
     assert ("FINISHED", 6, 15) == (final["outcome"], final["attempts"], final["rows_read"])

@@ -49,15 +49,15 @@ class Target:
 
     @property
     def params(self):
-        places = {"iceberg": lambda: json.dumps(self._catalog), "postgres": lambda: self._url}
-        places["upsert"] = places["postgres"]
-        places["bucket"] = lambda: self._bucket_url
-        place = places.get(self.kind, lambda: str(self._root / "output"))()
+        locations = {"iceberg": lambda: json.dumps(self._catalog), "postgres": lambda: self._url}
+        locations["upsert"] = locations["postgres"]
+        locations["bucket"] = lambda: self._bucket_url
+        location = locations.get(self.kind, lambda: str(self._root / "output"))()
         sink = "partitioned" if self.kind == "bucket" else self.kind
-        return {"files_per_batch": "1", "sink": sink, "place": place}
+        return {"files_per_batch": "1", "sink": sink, "location": location}
 
     def rows(self):
-        """Return each visible row's number and mark; none before there is a place to read."""
+        """Return each visible row's number and mark; none before there is a location to read."""
         with contextlib.suppress(FileNotFoundError):
             return getattr(self, f"_{self.kind}")()
         return []
@@ -163,7 +163,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(("kind", "epochs", "kills"), [*QUICK, *LONG])
-def test_each_row_once_whatever_dies(place, drivers, url, store, *, kind, epochs, kills):
+def test_each_row_once_whatever_dies(location, drivers, url, store, *, kind, epochs, kills):
     """
     Killed at random every few seconds, the same command ends with each row once; no reader has seen
     a row twice, or a row change although it is computed anew at every attempt.
@@ -173,11 +173,11 @@ def test_each_row_once_whatever_dies(place, drivers, url, store, *, kind, epochs
     dice = random.Random(seed)
     starts = range(0, epochs * PER_FILE, PER_FILE)
     write_events(
-        place.input, *([(n, "ab"[n % 2], n) for n in range(s, s + PER_FILE)] for s in starts)
+        location.input, *([(n, "ab"[n % 2], n) for n in range(s, s + PER_FILE)] for s in starts)
     )
-    target = Target(kind, place.root, url)
+    target = Target(kind, location.root, url)
     reader = Reader(target)
-    commits = place.checkpoint() / "commits"
+    commits = location.checkpoint() / "commits"
     began, died = time.monotonic(), 0
     with reader.reading():
         while kills is None or died < kills:
@@ -203,7 +203,7 @@ def test_each_row_once_whatever_dies(place, drivers, url, store, *, kind, epochs
     final = last.final()
     # A driver may die before it has recorded its attempt: the commit it was waited for can be one
     # that the JVM of the driver before it still made. The last one killed may have ended the run.
-    recorded = len(list(place.job_dir.glob("runs/*/attempts/*.json")))
+    recorded = len(list(location.job_dir.glob("runs/*/attempts/*.json")))
     assert 1 < final["attempts"] == recorded <= died + 1
     assert epochs * PER_FILE == final["rows_read"]
     assert epochs * PER_FILE == final["queries"]["out"]["sinks"][0]["rows"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from drivers import EXIT_S, Driver, Drivers, await_that
-from streams import Place
+from streams import Location
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
@@ -40,17 +40,19 @@ def shim(tmp_path_factory) -> Path:
 class Story:
     """A stream, and the drivers that run it one after the other."""
 
-    def __init__(self, place: Place, drivers: Drivers, shim: Path, job: str, manager: str) -> None:
-        self.place, self.drivers, self.shim = place, drivers, shim
-        self.flag = place.root / "held"
-        self.input = place.root / "rows"
+    def __init__(
+        self, location: Location, drivers: Drivers, shim: Path, job: str, manager: str
+    ) -> None:
+        self.location, self.drivers, self.shim = location, drivers, shim
+        self.flag = location.root / "held"
+        self.input = location.root / "rows"
         self.job = job
         self.options = [
             "--until=stopped",
             "--trigger=1 s",
             "--master=local[2]",
             f"--param=input={self.input}",
-            f"--param=output={place.output}",
+            f"--param=output={location.output}",
             "--conf=spark.sql.shuffle.partitions=1",
             f"--conf=spark.sql.streaming.checkpointFileManagerClass={PACKAGE}.{manager}BasedCheckpointFileManager",
         ]
@@ -59,7 +61,7 @@ class Story:
 
     def driver(self, **environment: str) -> Driver:
         entry = f"--entry={HERE / 'late_jobs.py'}:{self.job}"
-        job_dir = str(self.place.job_dir)
+        job_dir = str(self.location.job_dir)
         return self.drivers.command("run", job_dir, entry, *self.options, **environment)
 
     def held(self) -> Driver:
@@ -70,12 +72,12 @@ class Story:
 
     def arrives(self, name: str, *rows: str) -> None:
         """Let a file of rows arrive; for numbers, *name* is how many there are."""
-        written = self.place.root / "arriving"
+        written = self.location.root / "arriving"
         written.write_text(name if self.job == "copy_numbers" else "".join(f"{r}\n" for r in rows))
         written.rename(self.input if self.job == "copy_numbers" else self.input / name)
 
     def checkpoint(self) -> Path:
-        return Path(known_job(str(self.place.job_dir)).checkpoint("out").url)
+        return Path(known_job(str(self.location.job_dir)).checkpoint("out").url)
 
     def has_committed(self, batch: int) -> Callable[[], bool]:
         def has() -> bool:
@@ -86,17 +88,17 @@ class Story:
         return has
 
     def directory_storage(self):
-        return known_job(str(self.place.job_dir)).checkpoint("out")
+        return known_job(str(self.location.job_dir)).checkpoint("out")
 
     def runs(self, batch: int) -> None:
         """Run a driver until a batch has committed, and stop it."""
         driver = self.driver()
         assert await_that(self.has_committed(batch)), driver.log[-3000:]
-        assert EXIT_OK == self.drivers.command("stop", str(self.place.job_dir)).wait()
+        assert EXIT_OK == self.drivers.command("stop", str(self.location.job_dir)).wait()
         assert EXIT_OK == driver.wait(), driver.log[-3000:]
 
     def rows(self) -> list[str]:
-        found = Path(self.place.output).rglob("*.json")
+        found = Path(self.location.output).rglob("*.json")
         files = [file for file in found if not file.name.startswith((".", "_"))]
         return sorted(json.loads(line)["v"] for f in files for line in f.read_text().splitlines())
 
@@ -108,10 +110,10 @@ def job(request) -> str:
 
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_a_rename_that_a_dead_driver_has_left_behind_changes_nothing(
-    place, drivers, shim, job, manager
+    location, drivers, shim, job, manager
 ):
     """It lands when the next driver has run the batch with other offsets, and has ended."""
-    story = Story(place, drivers, shim, job, manager)
+    story = Story(location, drivers, shim, job, manager)
     story.arrives("2", "r00", "r01")
     first = story.held()
     assert await_that(story.has_committed(0)), first.log[-3000:]
@@ -136,12 +138,12 @@ def test_a_rename_that_a_dead_driver_has_left_behind_changes_nothing(
     assert [f"r{n:02d}" for n in range(12)] == story.rows()
 
 
-def test_two_live_jvms_never_share_a_checkpoint(place, drivers, shim, job):
+def test_two_live_jvms_never_share_a_checkpoint(location, drivers, shim, job):
     """
     The first one stands still until it is presumed dead, and wakes up when its successor has run the
     batch: its rename lands where nobody reads.
     """
-    story = Story(place, drivers, shim, job, "FileSystem")
+    story = Story(location, drivers, shim, job, "FileSystem")
     story.arrives("2", "r00", "r01")
     first = story.held()
     assert await_that(story.has_committed(0)), first.log[-3000:]
@@ -156,7 +158,7 @@ def test_two_live_jvms_never_share_a_checkpoint(place, drivers, shim, job):
     story.flag.unlink()
     os.killpg(first.process.pid, signal.SIGCONT)
     assert EXIT_LEASE == first.wait()
-    assert EXIT_OK == drivers.command("stop", str(place.job_dir)).wait()
+    assert EXIT_OK == drivers.command("stop", str(location.job_dir)).wait()
     assert EXIT_OK == second.wait(), second.log[-3000:]
     story.arrives("12", "r10", "r11")
     story.runs(2)

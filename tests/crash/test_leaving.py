@@ -37,17 +37,17 @@ def job(ctx):
 
 
 @pytest.mark.parametrize("form", ["script", "function"])
-def test_a_job_that_leaves_does_not_say_that_it_has_ended(place, drivers, form):
+def test_a_job_that_leaves_does_not_say_that_it_has_ended(location, drivers, form):
     """Whatever code it gives, the command says that the run has no final checkpoint."""
-    write_events(place.input, [(1, "a", 1)])
-    file = place.root / "job.py"
+    write_events(location.input, [(1, "a", 1)])
+    file = location.root / "job.py"
     file.write_text(SCRIPT if form == "script" else FUNCTION, encoding="utf-8")
     conf = {**CONF, "spark.driver.extraJavaOptions": jvm_options()}
-    given = ("--mode=streaming", f"--entry={file}:job", f"--param=input={place.input}")
-    folders = map(str, (place.input, place.output, place.root / "checkpoint"))
+    given = ("--mode=streaming", f"--entry={file}:job", f"--param=input={location.input}")
+    folders = map(str, (location.input, location.output, location.root / "checkpoint"))
     program = ("--script", str(file), "--", *folders) if form == "script" else given
     driver = drivers.command(
-        *("run", str(place.job_dir), "--master=local[2]"),
+        *("run", str(location.job_dir), "--master=local[2]"),
         *(f"--conf={key}={value}" for key, value in conf.items()),
         *program,
         PYSPARK_PYTHON=sys.executable,
@@ -55,4 +55,4 @@ def test_a_job_that_leaves_does_not_say_that_it_has_ended(place, drivers, form):
 
     assert EXIT_RETRY == driver.wait(), driver.log[-3000:]
     assert "has ended the process of this command by itself" in driver.log
-    assert not [*place.job_dir.glob("runs/*/final.json")]
+    assert not [*location.job_dir.glob("runs/*/final.json")]

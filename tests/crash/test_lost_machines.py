@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from drivers import Driver, Drivers, Watcher, await_that
 from gates import Gate
-from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_events
+from streams import JOBS, Event, Location, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK
@@ -40,14 +40,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     started.end()
 
 
-def attempt_of(place: Place) -> dict[str, Any]:
-    (path,) = place.job_dir.glob("runs/*/attempts/*.json")
+def attempt_of(location: Location) -> dict[str, Any]:
+    (path,) = location.job_dir.glob("runs/*/attempts/*.json")
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def status_of(place: Place, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def status_of(location: Location, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Return what ``spark-stream status --json`` says of the only run."""
-    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    assert EXIT_OK == main(["status", str(location.job_dir), "--json"])
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     return dict(run)
 
@@ -66,15 +66,15 @@ def run_on(cluster: Cluster, drivers: Drivers, gate: Gate, max_failures: int) ->
     )
 
 
-def test_workers_that_die_in_a_batch(place, drivers, cluster, capsys):
+def test_workers_that_die_in_a_batch(location, drivers, cluster, capsys):
     """
     Spark heals the loss of a worker by itself, the driver that of an executor which cost a task its
     last try; and what wakes up on an executor that was taken for dead puts no row into what readers
     see.
     """
-    write_events(place.input, *FILES)
-    gate = Gate(place.root / "gate")
-    watcher = Watcher({place.output: windows_of(EVENTS)})
+    write_events(location.input, *FILES)
+    gate = Gate(location.root / "gate")
+    watcher = Watcher({location.output: windows_of(EVENTS)})
     for _ in range(2):
         cluster.worker()
     driver = run_on(cluster, drivers, gate, max_failures=1)
@@ -94,16 +94,16 @@ def test_workers_that_die_in_a_batch(place, drivers, cluster, capsys):
         # the other worker, and does not count that against it.
         undead = cluster.worker_of(held(10)).die_alone()
         last = cluster.worker_of(held(10, times=2))
-        assert attempt_of(place)["restarts"] is None
+        assert attempt_of(location)["restarts"] is None
 
         # The other executor is killed, too: the batch fails, and its driver runs it again.
         spare = cluster.worker()
         until(spare.is_ready)
         os.kill(last.executor(), signal.SIGKILL)
-        until(lambda: attempt_of(place)["restarts"] is not None)
+        until(lambda: attempt_of(location)["restarts"] is not None)
         last.kill()
         held(10, times=3)
-        status = status_of(place, capsys)
+        status = status_of(location, capsys)
 
         # What was paused in batch 1 goes on when that has been committed by others.
         gate.say(20)
@@ -114,7 +114,7 @@ def test_workers_that_die_in_a_batch(place, drivers, cluster, capsys):
         code = driver.wait()
 
     assert EXIT_OK == code, driver.log[-3000:]
-    restarts = attempt_of(place)["restarts"]
+    restarts = attempt_of(location)["restarts"]
     failure = Failure.from_dict(restarts["failure"])
     assert (1, FailureClass.ENVIRONMENT, True) == (
         restarts["count"],
@@ -125,9 +125,9 @@ def test_workers_that_die_in_a_batch(place, drivers, cluster, capsys):
     assert (failure.executor or "").isdigit()
     assert ("running", restarts) == (status["state"], status["restarts"])
     assert [] == watcher.wrong
-    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+    assert windows_of(EVENTS) == read_with_duckdb(location.output / "*.parquet")
     final = driver.final()
     assert ("FINISHED", 1, len(EVENTS)) == tuple(
         final[name] for name in ("outcome", "attempts", "rows_read")
     )
-    assert [] == list(place.root.glob(".*.staging"))
+    assert [] == list(location.root.glob(".*.staging"))

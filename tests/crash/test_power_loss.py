@@ -32,9 +32,9 @@ class FlushedFiles(HandStagedFiles):
     """The ``files`` sink, which stages in folders of partitions and flushes as Spark's side does."""
 
     def stage(self, df, epoch) -> Staged:
-        place = f"day={epoch.epoch}/hour=1/"
+        location = f"day={epoch.epoch}/hour=1/"
         ids = {"query_id": epoch.query_id, "epoch": epoch.epoch, "token": epoch.token}
-        committable = stage_by_hand(self.folder, df.rows, partition=place, **ids)
+        committable = stage_by_hand(self.folder, df.rows, partition=location, **ids)
         flush(str(self._folder_of(epoch)), [staged for staged, _ in committable.data["files"]])
         return Staged(committable.data, len(df.rows))
 
@@ -55,13 +55,13 @@ class Machine:
     """A job on a disk that can lose its power, and Spark's checkpoint on one that cannot.
 
     Args:
-        place: the disk.
+        location: the disk.
         spark: the checkpoint, which Spark's own storage keeps.
     """
 
-    def __init__(self, place: Path, spark: Path) -> None:
-        self.sink = FlushedFiles(place / "deep" / "out" / "table")
-        self.bench = BenchBesideSpark(place / "job", spark, self.sink)
+    def __init__(self, location: Path, spark: Path) -> None:
+        self.sink = FlushedFiles(location / "deep" / "out" / "table")
+        self.bench = BenchBesideSpark(location / "job", spark, self.sink)
 
     def run(self) -> Iterator[list[str]]:
         """Go on from what is there to the last epoch; yield, after each step, what is published."""
@@ -109,8 +109,8 @@ def disk(tmp_path) -> PowerDisk:
 def losses_of(disk: PowerDisk, tmp_path: Path) -> list[Loss]:
     """Run a job to its end, and let the power go at each of its steps."""
     losses = []
-    with disk.mounted() as place:
-        machine = Machine(place, tmp_path / "spark")
+    with disk.mounted() as location:
+        machine = Machine(location, tmp_path / "spark")
         machine.bench.begun()
         os.sync()
         with contextlib.closing(machine.bench):
@@ -123,8 +123,8 @@ def losses_of(disk: PowerDisk, tmp_path: Path) -> list[Loss]:
 
 def recovered_rows(disk: PowerDisk, loss: Loss) -> list[str]:
     """Start the job again on what is found, to its end; return what readers see then."""
-    with disk.found(loss.disk) as place:
-        machine = Machine(place, loss.spark)
+    with disk.found(loss.disk) as location:
+        machine = Machine(location, loss.spark)
         with contextlib.closing(machine.bench):
             visible = machine.sink.visible()
             assert loss.published == sorted(set(visible) & set(loss.published))

@@ -40,8 +40,8 @@ IN_TEST_ALL = {
         for case in CASES
     ],
 )
-def test_each_row_is_in_one_place_wherever_a_driver_dies(
-    place, drivers, url, store, *, kind, mode, what
+def test_each_row_is_in_one_location_wherever_a_driver_dies(
+    location, drivers, url, store, *, kind, mode, what
 ):
     """
     Killed at each step of an epoch and of the recovery from it, the same command ends with each row
@@ -50,13 +50,13 @@ def test_each_row_is_in_one_place_wherever_a_driver_dies(
     late = what == "late"
     more = [(60, "a", 100), (61, "a", 101)] if what != "rules" else []
     ahead = more if late else []  # the watermark is a batch behind
-    write_events(place.input, EVENTS[:6], *([event] for event in ahead), EVENTS[6:])
-    corrected = place.root / "corrected"
+    write_events(location.input, EVENTS[:6], *([event] for event in ahead), EVENTS[6:])
+    corrected = location.root / "corrected"
     if what == "corrected":
         write_events(corrected, more)
-    rules = place.root / "rules.json"
+    rules = location.root / "rules.json"
     rules.write_text(json.dumps([] if late else [rule("small", "v % 4 <> 0")]), encoding="utf-8")
-    out, taken = Target(kind, place.root, url, "out"), Target(kind, place.root, url, "taken")
+    out, taken = Target(kind, location.root, url, "out"), Target(kind, location.root, url, "taken")
     params = {
         "files_per_batch": "1",
         "sink": kind,

@@ -63,7 +63,7 @@ def test_every_failpoint_of_savepoints_is_died_at():
 
 
 @pytest.fixture
-def place(tmp_path) -> Path:
+def location(tmp_path) -> Path:
     """Return a folder with a job of two published batches, and one savepoint of it."""
     job = EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
     source = job_source(job.storage.url, job.clock)
@@ -81,23 +81,23 @@ def tell_of_state(manifest: Path) -> None:
 
 
 @pytest.fixture
-def crowded(place) -> Path:
+def crowded(location) -> Path:
     """Add a newer savepoint, so that retention has one to dispose of."""
-    source = job_source(f"{place}/job", SystemClock())
-    take_savepoint(source, f"{place}/job/savepoints/newest", origin="periodic")
-    return place
+    source = job_source(f"{location}/job", SystemClock())
+    take_savepoint(source, f"{location}/job/savepoints/newest", origin="periodic")
+    return location
 
 
-def die(place: Path, action: str, point: str) -> None:
+def die(location: Path, action: str, point: str) -> None:
     """Let a process die at a failpoint."""
-    code, errors = run_forked("tests.crash.savepoints", action, str(place), dies_at=point)
+    code, errors = run_forked("tests.crash.savepoints", action, str(location), dies_at=point)
     assert failpoints.CRASH_EXIT == code, errors
 
 
-def complete(place: Path, action: str) -> None:
+def complete(location: Path, action: str) -> None:
     """Do the same again, as whoever finds the work undone does."""
     try:
-        act(action, place)
+        act(action, location)
     except ConfigError as error:
         told = str(error)
     else:
@@ -111,36 +111,36 @@ def checkpoint_of(job: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-def assert_whole(place: Path) -> None:
+def assert_whole(location: Path) -> None:
     """Each savepoint that is there is complete."""
-    for savepoint in savepoints_of(place):
+    for savepoint in savepoints_of(location):
         assert [] == verify_savepoint(savepoint)
 
 
-def savepoints_of(place: Path):
-    return find_savepoints(EpochBench(place / "job").storage.at("savepoints"))[0]
+def savepoints_of(location: Path):
+    return find_savepoints(EpochBench(location / "job").storage.at("savepoints"))[0]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 @pytest.mark.parametrize(("action", "point"), DEATHS)
 def test_a_death_at_any_step(crowded, action, point, again):
     """Complete or not there at all, the original as it was, and completed when asked again."""
-    place = crowded
-    before = checkpoint_of(place / "job")
+    location = crowded
+    before = checkpoint_of(location / "job")
 
-    die(place, action, point)
-    assert_whole(place)
+    die(location, action, point)
+    assert_whole(location)
     if action != "back":
-        assert before == checkpoint_of(place / "job")
+        assert before == checkpoint_of(location / "job")
     passed_once = point in {"restore.begun", "restore.done"}
     if again and action in {"restore", "back", "spread"} and not passed_once:
-        die(place, action, point)  # the one who completes it dies there, too
-        assert_whole(place)
-    complete(place, action)
+        die(location, action, point)  # the one who completes it dies there, too
+        assert_whole(location)
+    complete(location, action)
 
-    root = f"{place}/job/savepoints"
+    root = f"{location}/job/savepoints"
     collect_garbage(root)
-    names = {savepoint.folder for savepoint in savepoints_of(place)}
+    names = {savepoint.folder for savepoint in savepoints_of(location)}
     expected = {
         "take": {"old", "newest", "new"},
         "change": {"old", "newest", "new"},
@@ -152,10 +152,10 @@ def test_a_death_at_any_step(crowded, action, point, again):
         "claim": {"newest"},
     }
     assert expected[action] == names
-    assert_whole(place)
+    assert_whole(location)
     assert sorted(names) == sorted(path.name for path in Path(root).iterdir())
     if action in {"restore", "back", "claim", "spread"}:
-        job = place / ("job" if action == "back" else "restored")
+        job = location / ("job" if action == "back" else "restored")
         assert_restored(job, last_batch=2 if action == "spread" else 1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from drivers import Driver, Drivers, await_that
-from streams import Place, read_with_pandas, windows_of, write_events
+from streams import Location, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
@@ -30,10 +30,10 @@ EVENTS = [event for file in FILES for event in file]
 class Story:
     """Attempts of one run, and stops of it."""
 
-    def __init__(self, place: Place, drivers: Drivers) -> None:
-        self.place = place
+    def __init__(self, location: Location, drivers: Drivers) -> None:
+        self.location = location
         self._drivers = drivers
-        self._params = {"bounded": "no", "files_per_batch": "1", "trace": str(place.trace)}
+        self._params = {"bounded": "no", "files_per_batch": "1", "trace": str(location.trace)}
 
     def attempt(self, failpoint: str = "", *, files: int = 0) -> Driver:
         """Start the run's next attempt; return it when so many files have been read in all."""
@@ -45,18 +45,18 @@ class Story:
         return driver
 
     def _files_read(self) -> int:
-        logs = CheckpointLogs(open_storage(str(self.place.checkpoint())))
+        logs = CheckpointLogs(open_storage(str(self.location.checkpoint())))
         last = max(logs.batches("commits"), default=-1)
         return json.loads(logs.offsets(last).sources[0])["logOffset"] + 1 if last >= 0 else 0
 
     def stop(self, *how: str) -> Driver:
-        return self._drivers.command("stop", str(self.place.job_dir), *how)
+        return self._drivers.command("stop", str(self.location.job_dir), *how)
 
     def savepoint(self, name: str) -> Path:
-        return self.place.job_dir / "savepoints" / name
+        return self.location.job_dir / "savepoints" / name
 
     def finals(self) -> list[Path]:
-        return list(self.place.job_dir.glob("runs/*/final.json"))
+        return list(self.location.job_dir.glob("runs/*/final.json"))
 
 
 def assert_dead(driver: Driver) -> None:
@@ -68,18 +68,18 @@ def assert_whole(savepoint: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_drain_that_was_accepted_is_completed_by_the_next_attempt(place, drivers):
+def test_a_drain_that_was_accepted_is_completed_by_the_next_attempt(location, drivers):
     """
     A driver that dies after it has accepted a drain with a savepoint is followed by one that reads
     no more, drains and takes the savepoint; the caller is not left without an answer.
     """
-    story = Story(place, drivers)
-    write_events(place.input, *FILES)
+    story = Story(location, drivers)
+    write_events(location.input, *FILES)
     driver = story.attempt("stop.promised", files=4)
     caller = story.stop("--drain", "--savepoint=last")
     assert_dead(driver)
     assert EXIT_RETRY == caller.wait(), caller.log
-    write_events(place.input, [(500, "late", 1)], first=len(FILES))
+    write_events(location.input, [(500, "late", 1)], first=len(FILES))
 
     done = story.attempt()
 
@@ -89,22 +89,22 @@ def test_a_drain_that_was_accepted_is_completed_by_the_next_attempt(place, drive
         done.final()[key] for key in ("outcome", "savepoint", "attempts")
     )
     assert_whole(last)
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert windows_of(EVENTS) == read_with_pandas(location.output)
 
 
 @pytest.mark.whole
-def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
+def test_a_driver_that_dies_while_it_is_stopped(location, drivers):
     """
     One run dies at each step of a stop, without drain and then with it. Who waits is told each time.
     Without drain the next attempt reads on, beside a complete savepoint; a drain that was accepted
     is completed by whichever attempt comes, with the one savepoint that was asked for, and what
     comes to the input meanwhile is not read.
     """
-    story = Story(place, drivers)
+    story = Story(location, drivers)
     kept, last = story.savepoint("kept"), story.savepoint("last")
     assert {"stop.promised", "stop.saved"} == {p for p in failpoints.ALL if p.startswith("stop.")}
 
-    write_events(place.input, *FILES[:3])
+    write_events(location.input, *FILES[:3])
     driver = story.attempt("stop.saved", files=3)
     caller = story.stop("--savepoint=kept")
     assert_dead(driver)
@@ -116,14 +116,14 @@ def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
     nobody = story.stop()
     assert (EXIT_USAGE, True) == (nobody.wait(), "no driver is running this job" in nobody.log)
 
-    write_events(place.input, *FILES[3:], first=3)
+    write_events(location.input, *FILES[3:], first=3)
     driver = story.attempt("stop.promised", files=4)
     caller = story.stop("--drain", "--savepoint=last")
     assert_dead(driver)
     assert EXIT_RETRY == caller.wait(), caller.log
     assert "it had begun to drain the job, and its next attempt goes on with that" in caller.log
     assert not last.exists()
-    write_events(place.input, [(500, "late", 1)], first=len(FILES))
+    write_events(location.input, [(500, "late", 1)], first=len(FILES))
 
     assert_dead(story.attempt("savepoint.copied"))
     assert last.is_dir()
@@ -139,13 +139,13 @@ def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
     assert manifest == (last / "savepoint.json").read_bytes()
     assert_whole(last)
     assert_whole(kept)
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
-    assert "close" == place.noted()[-1]
-    (answered,) = [r for r in replies(place) if r["savepoint"] is not None]
+    assert windows_of(EVENTS) == read_with_pandas(location.output)
+    assert "close" == location.noted()[-1]
+    (answered,) = [r for r in replies(location) if r["savepoint"] is not None]
     assert (True, "FINISHED", str(last)) == tuple(
         answered[k] for k in ("ok", "outcome", "savepoint")
     )
 
 
-def replies(place: Place) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in place.job_dir.glob("replies/*.json")]
+def replies(location: Location) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in location.job_dir.glob("replies/*.json")]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from drivers import Driver, Drivers
-from streams import Place, read_with_pandas, windows_of, write_events
+from streams import Location, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.errors import EXIT_OK
 
@@ -36,7 +36,7 @@ def becoming(user: pwd.struct_passwd, umask: str) -> list[str]:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def location() -> Iterator[Location]:
     """Yield the folder of the recipe of docs/security.md: setgid, and the group's alone."""
     folder = Path(tempfile.mkdtemp(prefix="two-users-"))
     folder.chmod(0o755)
@@ -44,22 +44,22 @@ def place() -> Iterator[Place]:
     streams.mkdir()
     shutil.chown(streams, USERS[0].pw_uid, STREAMS)
     streams.chmod(0o2770)
-    yield Place(streams)
+    yield Location(streams)
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def libraries_are_readable(place) -> None:
+def libraries_are_readable(location) -> None:
     """Skip where only root can read the environment."""
     command = [*becoming(USERS[1], "007"), sys.executable, "-c", "import pyspark"]
-    if subprocess.run(command, check=False, cwd=place.root, capture_output=True).returncode:
+    if subprocess.run(command, check=False, cwd=location.root, capture_output=True).returncode:
         pytest.skip("other users than root cannot read the environment")
 
 
-def drive(drivers: Drivers, place: Place, user: pwd.struct_passwd, *more: str) -> Driver:
+def drive(drivers: Drivers, location: Location, user: pwd.struct_passwd, *more: str) -> Driver:
     """Let a user run the job, and return the driver when it has ended well."""
     drivers.prefix = becoming(user, "007")
-    home = place.root.parent / f"home-{user.pw_name}"
+    home = location.root.parent / f"home-{user.pw_name}"
     home.mkdir(exist_ok=True)
     shutil.chown(home, user.pw_uid, STREAMS)
     driver = drivers.run("tumbling_window", {}, *more, HOME=str(home), SPARK_STREAM_CACHE="off")
@@ -68,22 +68,24 @@ def drive(drivers: Drivers, place: Place, user: pwd.struct_passwd, *more: str) -
 
 
 @pytest.mark.usefixtures("libraries_are_readable")
-def test_two_users_take_turns_with_real_drivers(place, drivers):
+def test_two_users_take_turns_with_real_drivers(location, drivers):
     """
     The second user's driver continues from the first one's checkpoint and state; all that either
     has written below the job directory and the output is the group's, and nobody else's.
     """
     first, second = [(1, "a", 1), (12, "b", 2)], [(25, "a", 3), (31, "b", 4)]
-    write_events(place.input, first)
+    write_events(location.input, first)
 
-    drive(drivers, place, USERS[0], "--run-id=one", "--at-end=suspend")
-    write_events(place.input, second, first=1)
-    drive(drivers, place, USERS[1], "--run-id=two", "--at-end=suspend")
-    last = drive(drivers, place, USERS[0], "--run-id=three")
+    drive(drivers, location, USERS[0], "--run-id=one", "--at-end=suspend")
+    write_events(location.input, second, first=1)
+    drive(drivers, location, USERS[1], "--run-id=two", "--at-end=suspend")
+    last = drive(drivers, location, USERS[0], "--run-id=three")
 
-    assert windows_of([*first, *second]) == read_with_pandas(place.output)
+    assert windows_of([*first, *second]) == read_with_pandas(location.output)
     assert "FINISHED" == last.final()["outcome"]
-    written = [path for top in (place.job_dir, place.output) for path in (top, *top.rglob("*"))]
+    written = [
+        path for top in (location.job_dir, location.output) for path in (top, *top.rglob("*"))
+    ]
     modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in written}
     assert {(True, 0o2770), (False, 0o660)} == modes
     assert {STREAMS} == {path.stat().st_gid for path in written}

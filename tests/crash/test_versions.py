@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from drivers import Driver, Drivers, await_that
 from pyspark import __version__ as VERSION  # noqa: N812 - a constant
-from streams import START, Event, Place, read_with_duckdb, windows_of, write_events
+from streams import START, Event, Location, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
@@ -66,19 +66,19 @@ def answer(driver: Driver, since: tuple[int, int], note: Callable[[str, object],
 # --- what every version does --------------------------------------------------------------------
 
 
-def test_batch(place: Place, drivers: Drivers) -> None:
+def test_batch(location: Location, drivers: Drivers) -> None:
     """A run in BATCH reads all there is once, and publishes it."""
-    write_events(place.input, *some_files())
+    write_events(location.input, *some_files())
 
     succeed(drivers.run("tumbling_window", {}, "--mode=batch"))
 
-    assert windows_of(rows_in(some_files())) == windows_in(place.output)
+    assert windows_of(rows_in(some_files())) == windows_in(location.output)
 
 
 @pytest.mark.parametrize("store", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
-def test_drain(place: Place, drivers: Drivers, store: str) -> None:
+def test_drain(location: Location, drivers: Drivers, store: str) -> None:
     """A stream with windows is drained: each window is written, the last ones too."""
-    write_events(place.input, *some_files())
+    write_events(location.input, *some_files())
     provider = f"org.apache.spark.sql.execution.streaming.state.{store}"
 
     driver = drivers.run(
@@ -88,14 +88,14 @@ def test_drain(place: Place, drivers: Drivers, store: str) -> None:
     )
     query = succeed(driver).final()["queries"]["out"]
 
-    assert windows_of(rows_in(some_files())) == windows_in(place.output)
+    assert windows_of(rows_in(some_files())) == windows_in(location.output)
     assert query["finished"]
     assert [0] == [operator["state_rows"] for operator in query["operators"]]
 
 
-def test_join(place: Place, drivers: Drivers) -> None:
+def test_join(location: Location, drivers: Drivers) -> None:
     """An outer join is drained: what has found no other row is written, and nothing is kept."""
-    shown, clicked = place.root / "shown", place.root / "clicked"
+    shown, clicked = location.root / "shown", location.root / "clicked"
     write_events(shown, [(0, "a", 1), (1, "b", 1)], [(20, "c", 1)])
     write_events(clicked, [(2, "a", 0)], [(21, "c", 0)])
 
@@ -103,13 +103,13 @@ def test_join(place: Place, drivers: Drivers) -> None:
     succeed(drivers.run("outer_join", params))
 
     joined = [("a", START, START + 2), ("b", START + 1, -1), ("c", START + 20, START + 21)]
-    assert joined == windows_in(place.output)
+    assert joined == windows_in(location.output)
 
 
-def test_kill_and_resume(place: Place, drivers: Drivers) -> None:
+def test_kill_and_resume(location: Location, drivers: Drivers) -> None:
     """A driver that is killed in the middle loses and repeats nothing: the same command goes on."""
-    write_events(place.input, *some_files())
-    commits = place.job_dir / "queries" / "out" / "checkpoint" / "commits"
+    write_events(location.input, *some_files())
+    commits = location.job_dir / "queries" / "out" / "checkpoint" / "commits"
 
     killed = drivers.run("tumbling_window", ONE_BY_ONE)
     assert await_that(lambda: (commits / "1").exists() or not killed.is_alive)
@@ -117,27 +117,27 @@ def test_kill_and_resume(place: Place, drivers: Drivers) -> None:
     killed.kill()
     final = succeed(drivers.run("tumbling_window", ONE_BY_ONE)).final()
 
-    assert windows_of(rows_in(some_files())) == windows_in(place.output)
+    assert windows_of(rows_in(some_files())) == windows_in(location.output)
     assert 2 == final["attempts"]
 
 
-def suspended(place: Place, drivers: Drivers) -> str:
+def suspended(location: Location, drivers: Drivers) -> str:
     """Read half of the files, by which one window is closed, and take a savepoint; then the rest come."""
-    write_events(place.input, *some_files(0, FILES // 2))
+    write_events(location.input, *some_files(0, FILES // 2))
     succeed(drivers.run("tumbling_window", ONE_BY_ONE, *SUSPENDED))
-    url = str(place.root / "savepoints" / "half")
-    succeed(drivers.command("savepoint", "take", str(place.job_dir), "--to", url))
-    write_events(place.input, *some_files(FILES // 2), first=FILES // 2)
+    url = str(location.root / "savepoints" / "half")
+    succeed(drivers.command("savepoint", "take", str(location.job_dir), "--to", url))
+    write_events(location.input, *some_files(FILES // 2), first=FILES // 2)
     return url
 
 
-def in_directory(place: Place, drivers: Drivers, name: str, *more: str) -> Path:
+def in_directory(location: Location, drivers: Drivers, name: str, *more: str) -> Path:
     """Run the job to its end in a directory of its own; return its output."""
-    output = place.root / f"{name}-output"
-    params = {"input": place.input, "output": output, **ONE_BY_ONE}
+    output = location.root / f"{name}-output"
+    params = {"input": location.input, "output": output, **ONE_BY_ONE}
     driver = drivers.command(
         "run",
-        str(place.root / name),
+        str(location.root / name),
         f"--entry={Path(__file__).parents[1] / 'spark' / 'jobs.py'}:tumbling_window",
         "--master=local[2]",
         "--mode=streaming",
@@ -149,25 +149,25 @@ def in_directory(place: Place, drivers: Drivers, name: str, *more: str) -> Path:
     return output
 
 
-def test_savepoint_and_restore(place: Place, drivers: Drivers) -> None:
+def test_savepoint_and_restore(location: Location, drivers: Drivers) -> None:
     """
     A savepoint in the middle: a second job begins from it, the first is set back to it, and both
     write what one whole run would.
     """
-    url = suspended(place, drivers)
-    before = windows_in(place.output)
+    url = suspended(location, drivers)
+    before = windows_in(location.output)
     truth = windows_of(rows_in(some_files()))
 
-    forked = in_directory(place, drivers, "forked", f"--from-savepoint={url}")
+    forked = in_directory(location, drivers, "forked", f"--from-savepoint={url}")
     succeed(drivers.run("tumbling_window", ONE_BY_ONE))
-    once = windows_in(place.output)
-    succeed(drivers.command("savepoint", "restore", url, str(place.job_dir), "--revert"))
-    after = windows_in(place.output)
+    once = windows_in(location.output)
+    succeed(drivers.command("savepoint", "restore", url, str(location.job_dir), "--revert"))
+    after = windows_in(location.output)
     succeed(drivers.run("tumbling_window", ONE_BY_ONE))
 
     assert before
     assert truth == sorted([*before, *windows_in(forked)])
-    assert (truth, before, truth) == (once, after, windows_in(place.output))
+    assert (truth, before, truth) == (once, after, windows_in(location.output))
 
 
 SOURCE = """
@@ -176,26 +176,26 @@ USING csv OPTIONS (path '${input}', maxFilesPerTrigger '1');
 """
 
 
-def run_sql(place: Place, drivers: Drivers, text: str) -> Driver:
+def run_sql(location: Location, drivers: Drivers, text: str) -> Driver:
     """Run a file of SQL behind the source above."""
-    write_events(place.input, *some_files())
-    file = place.root / "job.sql"
+    write_events(location.input, *some_files())
+    file = location.root / "job.sql"
     file.write_text(SOURCE + text, encoding="utf-8")
     return drivers.command(
         "run",
-        str(place.job_dir),
+        str(location.job_dir),
         f"--sql={file}",
         "--master=local[2]",
         "--conf=spark.sql.session.timeZone=UTC",
         "--conf=spark.sql.shuffle.partitions=1",
-        f"--param=input={place.input}",
-        f"--param=output={place.output}",
+        f"--param=input={location.input}",
+        f"--param=output={location.output}",
         "--param=low:=0",
         "--param=text=it's ${env:HOME}",
     )
 
 
-def test_file_of_sql(place: Place, drivers: Drivers) -> None:
+def test_file_of_sql(location: Location, drivers: Drivers) -> None:
     """
     A file of SQL in the words that every Spark has: a source, a view, parameters, and what is
     written.
@@ -206,21 +206,21 @@ def test_file_of_sql(place: Place, drivers: Drivers) -> None:
         "INSERT INTO parquet.`${output}` SELECT t, k FROM later WHERE v > :low"
     )
 
-    succeed(run_sql(place, drivers, text))
+    succeed(run_sql(location, drivers, text))
 
     truth = sorted((START + t, k) for t, k, v in rows_in(some_files()) if v > 0)
-    assert truth == windows_in(place.output)
+    assert truth == windows_in(location.output)
 
 
 # --- what not every version can do --------------------------------------------------------------
 
 
 def test_query_and_diff_of_state(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+    location: Location, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
     """State is queried and compared, by JVMs in which no stream has run."""
-    url = suspended(place, drivers)
-    checkpoint = CheckpointLogs(open_storage(str(place.checkpoint())))
+    url = suspended(location, drivers)
+    checkpoint = CheckpointLogs(open_storage(str(location.checkpoint())))
     first, last = checkpoint.batches("commits")[0], checkpoint.position().last_commit
 
     sql = "SELECT k, sum(count) AS n FROM keyed_state GROUP BY k ORDER BY k"
@@ -228,13 +228,13 @@ def test_query_and_diff_of_state(
     if answer(query, (4, 0), record_property):
         counted = [json.loads(line) for line in query.printed.splitlines()]
         read = rows_in(some_files(0, FILES // 2))
-        done = windows_in(place.output)
+        done = windows_in(location.output)
         for row in counted:
             closed = sum(n for _, k, n, _ in done if k == row["k"])
             assert sum(k == row["k"] for _, k, _ in read) == row["n"] + closed
 
     batches = (str(first), str(last))
-    where = str(place.job_dir)
+    where = str(location.job_dir)
     diff = drivers.command("state", "diff", where, where, "--batches", *batches, "--json")
     if answer(diff, (4, 0), record_property):
         keys = {table["table"]: table["keys"] for table in diff.final()["tables"]}
@@ -243,22 +243,22 @@ def test_query_and_diff_of_state(
 
 
 def test_sql_of_pipelines(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+    location: Location, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
     """A file of SQL with flows and streams is run, or refused with its line, and writes nothing."""
     text = (
         "CREATE FLOW out AS INSERT INTO parquet.`${output}` BY NAME SELECT k, v FROM STREAM events"
     )
 
-    if not answer(run_sql(place, drivers, text), (4, 1), record_property):
-        assert not place.job_dir.exists()
+    if not answer(run_sql(location, drivers, text), (4, 1), record_property):
+        assert not location.job_dir.exists()
         return
 
-    assert sorted((k, v) for _, k, v in rows_in(some_files())) == windows_in(place.output)
+    assert sorted((k, v) for _, k, v in rows_in(some_files())) == windows_in(location.output)
 
 
 def test_sql_with_a_watermark(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+    location: Location, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
     """A file of SQL with a watermark is drained, or refused with its line, and writes nothing."""
     text = (
@@ -268,54 +268,54 @@ def test_sql_with_a_watermark(
         " GROUP BY window(time, '10 seconds'), k"
     )
 
-    if not answer(run_sql(place, drivers, text), (4, 1), record_property):
-        assert not place.job_dir.exists()
+    if not answer(run_sql(location, drivers, text), (4, 1), record_property):
+        assert not location.job_dir.exists()
         return
 
-    assert windows_of(rows_in(some_files())) == windows_in(place.output)
+    assert windows_of(rows_in(some_files())) == windows_in(location.output)
 
 
 def test_other_partitions(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+    location: Location, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
     """
     State is spread over another number of partitions, or the restore is refused and writes nothing.
     """
-    url = suspended(place, drivers)
-    before = windows_in(place.output)
-    target = place.root / "spread"
+    url = suspended(location, drivers)
+    before = windows_in(location.output)
+    target = location.root / "spread"
 
     restore = ("savepoint", "restore", url, str(target), "--state-partitions=3")
     if not answer(drivers.command(*restore), (4, 2), record_property):
         assert not target.exists()
         return
-    output = in_directory(place, drivers, "spread")
+    output = in_directory(location, drivers, "spread")
 
     assert windows_of(rows_in(some_files())) == sorted([*before, *windows_in(output)])
 
 
 def test_transform_with_state(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+    location: Location, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
     """Timers of transformWithState emit in the drain, or the job is refused and writes nothing."""
-    write_events(place.input, *some_files())
+    write_events(location.input, *some_files())
 
     driver = drivers.run("timers_in_pandas", ONE_BY_ONE)
     if not answer(driver, (4, 0), record_property):
-        assert not place.job_dir.exists()
+        assert not location.job_dir.exists()
         return
 
     counted = sorted((k, start, n) for start, k, n, _ in windows_of(rows_in(some_files())))
-    assert counted == windows_in(place.output)
+    assert counted == windows_in(location.output)
 
 
 def test_sources_in_python(
-    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+    location: Location, drivers: Drivers, record_property: Callable[[str, object], None]
 ) -> None:
     """A source written in Python is read to its end, or the job is refused and writes nothing."""
     driver = drivers.run("paging", {})
     if not answer(driver, (4, 0), record_property):
-        assert not place.job_dir.exists()
+        assert not location.job_dir.exists()
         return
 
-    assert [(n,) for n in range(3000)] == windows_in(place.output)
+    assert [(n,) for n in range(3000)] == windows_in(location.output)

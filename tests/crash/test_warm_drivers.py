@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from drivers import Driver, Drivers
-from streams import JOBS, Event, Place, read_with_pandas, windows_of, write_events
+from streams import JOBS, Event, Location, read_with_pandas, windows_of, write_events
 from warm_pools import Pool, Ready, await_until
 
 from airflow_provider.extensions.warm_drivers.client import submit_to_pool
@@ -50,10 +50,10 @@ def pool(shared_pool: Pool) -> Pool:
 class Job:
     """A job that waits in its first batch until its gate is open, and the drivers that run it."""
 
-    def __init__(self, place: Place, drivers: Drivers, pool: Pool) -> None:
-        self._place, self._drivers, self._pool = place, drivers, pool
-        self.gate = place.root / "gate"
-        write_events(place.input, EVENTS)
+    def __init__(self, location: Location, drivers: Drivers, pool: Pool) -> None:
+        self._location, self._drivers, self._pool = location, drivers, pool
+        self.gate = location.root / "gate"
+        write_events(location.input, EVENTS)
 
     def command(self, *, job: str = "gated", **environment: str) -> Driver:
         """Start the command."""
@@ -61,12 +61,12 @@ class Job:
         return self._drivers.run(job, {"gate": str(self.gate)}, "--warm", **own)
 
     def attempts(self) -> list[dict[str, Any]]:
-        found = self._place.job_dir.glob("runs/*/attempts/*.json")
+        found = self._location.job_dir.glob("runs/*/attempts/*.json")
         return [json.loads(path.read_text()) for path in sorted(found, key=lambda p: int(p.stem))]
 
     def holders(self) -> list[ProcessIdentity]:
         """Return the processes of each lease, from the first one on."""
-        found = self._place.job_dir.glob("leases/*.json")
+        found = self._location.job_dir.glob("leases/*.json")
         documents = [json.loads(p.read_text()) for p in sorted(found, key=lambda p: int(p.stem))]
         return [ProcessIdentity.from_dict(each["owner"]) for each in documents if each["owner"]]
 
@@ -75,7 +75,7 @@ class Job:
 
         def is_planned() -> bool:
             assert driver.is_alive, driver.log[-3000:]
-            offsets = list(self._place.job_dir.glob("queries/*/checkpoint*/offsets/0"))
+            offsets = list(self._location.job_dir.glob("queries/*/checkpoint*/offsets/0"))
             return len(self.attempts()) == attempts and offsets != []
 
         await_until(is_planned, why=driver.log[-3000:])
@@ -96,12 +96,12 @@ class Job:
         return again.final()
 
     def check(self) -> None:
-        assert windows_of(EVENTS) == read_with_pandas(self._place.output)
+        assert windows_of(EVENTS) == read_with_pandas(self._location.output)
 
 
 @pytest.fixture
-def job(place: Place, drivers: Drivers, pool: Pool) -> Job:
-    return Job(place, drivers, pool)
+def job(location: Location, drivers: Drivers, pool: Pool) -> Job:
+    return Job(location, drivers, pool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,20 +254,20 @@ def test_a_pool_that_ends_while_a_driver_warms_up_leaves_nothing(tmp_path):
 class Submission:
     """A run that an operator submits, given to the pool."""
 
-    place: Place
+    location: Location
     log: Path
 
     @property
     def run(self) -> Any:
-        return JobDirectory(LocalStorage(str(self.place.job_dir))).run("r1")
+        return JobDirectory(LocalStorage(str(self.location.job_dir))).run("r1")
 
     def submit(self, pool: Pool, gate: Path) -> str | None:
         spec = RunSpec(
-            job_dir=str(self.place.job_dir),
+            job_dir=str(self.location.job_dir),
             entry=f"{JOBS}:gated",
             params={
-                "input": str(self.place.input),
-                "output": str(self.place.output),
+                "input": str(self.location.input),
+                "output": str(self.location.output),
                 "gate": str(gate),
             },
             mode="streaming",
@@ -275,7 +275,7 @@ class Submission:
             driver_id="d1",
         )
         self.run.put_submission(spec.inside(a_submission("d1")))
-        which = (str(self.place.job_dir), "r1", "d1")
+        which = (str(self.location.job_dir), "r1", "d1")
         with self.log.open("w+b") as output:
             return submit_to_pool(
                 ["driver", "run", *which, spec.sha256()],
@@ -288,9 +288,9 @@ class Submission:
 
 
 @pytest.fixture
-def submission(place: Place, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Submission:
+def submission(location: Location, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Submission:
     monkeypatch.setenv("SPARK_STREAM_WARM_DRIVERS", str(pool.folder))
-    return Submission(place, place.root / "d1.log")
+    return Submission(location, location.root / "d1.log")
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Any:
-    from streams import Place
+def location(tmp_path: Path) -> Any:
+    from streams import Location
 
-    return Place(tmp_path)
+    return Location(tmp_path)

@@ -324,17 +324,19 @@ class Damage:
     def member(self, file: Path) -> None:
         """Replace, remove, add or copy a member, at any depth."""
         lines = file.read_bytes().decode(errors="replace").split("\n")
-        places = [range(len(lines)), *([[index] for index in range(len(lines))])]
-        for place in places:
+        locations = [range(len(lines)), *([[index] for index in range(len(lines))])]
+        for location in locations:
             with contextlib.suppress(ValueError, RecursionError):
-                document = json.loads("\n".join(lines[index] for index in place))
+                document = json.loads("\n".join(lines[index] for index in location))
                 if isinstance(document, dict | list):
                     damaged = json.dumps(
-                        self._damaged(document), indent=1 if len(place) > 1 else None
+                        self._damaged(document), indent=1 if len(location) > 1 else None
                     )
                     self._write(
                         file,
-                        "\n".join([*lines[: place[0]], damaged, *lines[place[-1] + 1 :]]).encode(),
+                        "\n".join(
+                            [*lines[: location[0]], damaged, *lines[location[-1] + 1 :]]
+                        ).encode(),
                     )
                     return
 
@@ -355,7 +357,7 @@ class Damage:
         if other.is_file() and not other.is_symlink():
             self._write(file, other.read_bytes())
 
-    # --- places ---------------------------------------------------------------------------------
+    # --- locations ---------------------------------------------------------------------------------
 
     def gone(self, file: Path) -> None:
         self._remove(file)

@@ -562,7 +562,7 @@ class EpochsMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_staging_of_an_epoch_is_committed(self) -> None:
-        """Files have no place that refuses a second one, so no driver may try it."""
+        """Files have no location that refuses a second one, so no driver may try it."""
         for sink in self.sinks:
             assert {1} >= {len(tokens) for tokens in sink.committed.values()}
 

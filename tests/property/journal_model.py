@@ -47,8 +47,8 @@ def make(root: Path) -> None:
     job = EpochBench(root / "job", FakeSink()).begun().published(LAST + 1)
     for name in SAVEPOINTS:
         source = job_source(job.storage.url, job.clock)
-        place = f"{job.storage.url}/savepoints/{name}"
-        take_savepoint(source, place, aligned_timeout_s=0, clock=job.clock)
+        location = f"{job.storage.url}/savepoints/{name}"
+        take_savepoint(source, location, aligned_timeout_s=0, clock=job.clock)
     job.published(LAST + 1 + LATER)
     job.close()
 
@@ -57,7 +57,7 @@ def make(root: Path) -> None:
 class Written:
     """A write into a checkpoint, and how many processes had ended before it."""
 
-    place: str
+    location: str
     process: int
     ended: frozenset[int]
 
@@ -97,8 +97,10 @@ class ModelStorage(TurnedStorage):
             self.world.replaced.append(path)
         _, _, inside = f"{self.url}/{path}".partition(CHECKPOINT)
         if inside:
-            place = inside.partition("/")[0]
-            self.world.writes.append(Written(place, self.process, frozenset(self.world.released)))
+            location = inside.partition("/")[0]
+            self.world.writes.append(
+                Written(location, self.process, frozenset(self.world.released))
+            )
 
 
 class World:
@@ -162,13 +164,13 @@ class World:
             restore_log.relocate(directory, lease, clock, ["q"])
             check_no_open_restore(directory)
             Restores(directory).remove_left()
-            place, restored = directory.checkpoint("q"), Restores(directory).last()
+            location, restored = directory.checkpoint("q"), Restores(directory).last()
             lease.check()
             self.seen["drivers"] += 1
             rows = range(LAST + 1 + (LATER if restored is None else 0))
             assert [*rows] == sorted(self.sink.published)
             for batch in range(BATCHES):  # by Spark, which checks no lease
-                place.put(f"driven/{number}.{batch}", b"")
+                location.put(f"driven/{number}.{batch}", b"")
             lease.check()
         self.released.add(number)
 
@@ -223,13 +225,13 @@ class World:
         ids = [o.plan.queries["q"]["query_id"] for o in counting if o.restore is not None]
         assert len(ids) == len(set(ids))
         for _, writes in itertools.groupby(
-            sorted(self.writes, key=lambda w: w.place), key=lambda w: w.place
+            sorted(self.writes, key=lambda w: w.location), key=lambda w: w.location
         ):
             self._check_alone([*writes])
         self.seen["operations"] += len(journal.numbers)
 
     def _check_alone(self, writes: list[Written]) -> None:
-        """Nobody writes into a place of an earlier driver who may be alive, nor of a later one."""
+        """Nobody writes into a location of an earlier driver who may be alive, nor of a later one."""
         for before, after in itertools.pairwise(writes):
             if before.process != after.process:
                 assert before.process in after.ended, (before, after)
@@ -297,7 +299,7 @@ def _rows_stay(patch: pytest.MonkeyPatch) -> None:
 
 RULES: dict[str, Rule] = {
     "a number belongs to one process": _numbers_are_replaced,
-    "a driver leaves the places of one that may be alive": _nobody_relocates,
+    "a driver leaves the locations of one that may be alive": _nobody_relocates,
     "who continues a restore takes a number of his own": _restores_go_on_under_their_number,
     "the lease is looked at before an operation is put": _nobody_looks_at_the_lease,
     "a restore is done when the rows after it are reverted": _rows_stay,

@@ -113,8 +113,8 @@ class Driver:
         world.relocate(directory, lease, world.clock, ["q"])
         yield None
         Restores(directory).remove_left()
-        place = directory.checkpoint("q")
-        logs = CheckpointLogs(place)
+        location = directory.checkpoint("q")
+        logs = CheckpointLogs(location)
         committer = EpochCommitter(
             "q",
             storage=directory.committables("q"),
@@ -127,7 +127,7 @@ class Driver:
         committer.recover()
         yield None
         lease.check()
-        yield from self._spark(Path(place.url), logs, committer, lease)
+        yield from self._spark(Path(location.url), logs, committer, lease)
 
     def _spark(
         self, root: Path, logs: CheckpointLogs, committer: EpochCommitter, lease: Lease
@@ -206,7 +206,9 @@ def offset_of(logs: CheckpointLogs, batch: int) -> int:
 class World:
     """A job directory, its input, and all drivers that were ever started."""
 
-    def __init__(self, seed: int, patch: pytest.MonkeyPatch, *, places: bool, logs: bool) -> None:
+    def __init__(
+        self, seed: int, patch: pytest.MonkeyPatch, *, locations: bool, logs: bool
+    ) -> None:
         self.dice = random.Random(seed)
         self.root = Path(tempfile.mkdtemp(prefix="late-"))
         self.storage = LocalStorage(str(self.root / "job"))
@@ -223,7 +225,7 @@ class World:
         self.seen: Counter[str] = Counter()
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(ProcessIdentity, "is_gone", lambda self_: self_.processes[0][0] in self.gone)
-        self.relocate = relocation.relocate if places else lambda *_: None
+        self.relocate = relocation.relocate if locations else lambda *_: None
         self.start()
 
     def close(self) -> None:
@@ -331,7 +333,7 @@ class World:
     def check(self) -> None:
         rows = [row.partition("@") for row in self.sink.visible()]
         assert sorted(self.input) == sorted(name for name, _, _ in rows)
-        assert list(range(len(rows))) == sorted(int(place) for _, _, place in rows)
+        assert list(range(len(rows))) == sorted(int(location) for _, _, location in rows)
 
 
 @dataclasses.dataclass
@@ -351,14 +353,14 @@ class Findings:
     wrong: list[int]
 
 
-def search(steps: int, *, first: int = 0, places: bool = True, logs: bool = True) -> Findings:
+def search(steps: int, *, first: int = 0, locations: bool = True, logs: bool = True) -> Findings:
     """Play histories, each from a seed of its own, until so many steps are done, or one is wrong."""
     found = Findings(0, Counter(), [], [])
     for seed in itertools.count(first):
         if found.steps >= steps or found.wrong:
             return found
         with pytest.MonkeyPatch.context() as patch:
-            world = World(seed, patch, places=places, logs=logs)
+            world = World(seed, patch, locations=locations, logs=logs)
             try:
                 world.live(60)
             except CheckpointError:

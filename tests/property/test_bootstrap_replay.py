@@ -20,7 +20,7 @@ from ends_truths import truth_of
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 from job_inputs import FAMILIES, SETTINGS, inputs, plans
-from streams import ROCKSDB, START, SUSPEND, Event, Place, Rows, read_with_pandas, write_events
+from streams import ROCKSDB, START, SUSPEND, Event, Location, Rows, read_with_pandas, write_events
 
 from airflow_provider.runtime.bootstrap import bootstrap_job
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
@@ -83,11 +83,13 @@ def parted_jobs(
     count = draw(st.sampled_from((3, 4) if small else (4, 1, 2, 3, 6, 9)))
     names = ["events", "clicked"] if plan["head"].startswith("join") else ["events"]
     # Most often in the middle; now and then history is all that there is, or lacks a source.
-    places = (count // 2, count - 1, 1, count, 0)
+    locations = (count // 2, count - 1, 1, count, 0)
     found = Parted(
         plan=plan,
         files={name: draw(inputs(count)) for name in names},
-        until={name: draw(st.sampled_from(places[:2] if small else places)) for name in names},
+        until={
+            name: draw(st.sampled_from(locations[:2] if small else locations)) for name in names
+        },
         history=history or draw(st.sampled_from(tuple(HISTORIES))),
         output=output or draw(st.sampled_from(("discard", "keep"))),
         per_batch=(draw(st.sampled_from((None, 1, 2))), draw(st.sampled_from((2, 1, 3)))),
@@ -105,7 +107,7 @@ class Seam:
         self.spark = spark
         self.root = root
         self.parted = parted
-        self.place = Place(root / "parted")
+        self.location = Location(root / "parted")
         self.is_same_folder = parted.history == "the same folder"
         self.conf = {
             "spark.sql.session.timeZone": "UTC",
@@ -144,20 +146,20 @@ class Seam:
 
     def bootstrap(self) -> Savepoint:
         ask = BootstrapSpec(
-            job_dir=str(self.place.job_dir),
+            job_dir=str(self.location.job_dir),
             entry=f"{JOBS}:composed",
-            params={**self.params(past=True), "output": str(self.place.output)},
+            params={**self.params(past=True), "output": str(self.location.output)},
             output=self.parted.output,
             kept=tuple(self.parted.files) if self.is_same_folder else (),
             conf=self.conf,
         )
         return bootstrap_job(ask, spark=self.spark)
 
-    def run(self, place: Place, *, past: bool = False, **asked: Any) -> Rows:
+    def run(self, location: Location, *, past: bool = False, **asked: Any) -> Rows:
         """Run the job over a part; return what readers see then."""
         entry, params = f"{JOBS}:composed", self.params(past=past)
-        place.run(self.spark, "composed", entry=entry, params=params, conf=self.conf, **asked)
-        return rows_in(place)
+        location.run(self.spark, "composed", entry=entry, params=params, conf=self.conf, **asked)
+        return rows_in(location)
 
 
 def write_table(folder: Path, files: Sequence[Sequence[Event]], file_format: str) -> None:
@@ -176,19 +178,19 @@ def write_table(folder: Path, files: Sequence[Sequence[Event]], file_format: str
             frame.to_parquet(path)
 
 
-def rows_in(place: Place) -> Rows:
-    return read_with_pandas(place.output) if any(place.output.glob("*.parquet")) else []
+def rows_in(location: Location) -> Rows:
+    return read_with_pandas(location.output) if any(location.output.glob("*.parquet")) else []
 
 
 def end_of(plan: Mapping[str, Any], row: tuple[Any, ...]) -> int | None:
     """Return when a row of the output is over; None where it does not say."""
-    places = {"windows": 1, "sessions": 1, "timers": None, "timeouts": None}
+    locations = {"windows": 1, "sessions": 1, "timers": None, "timeouts": None}
     tail = plan["tail"]
     if tail == "windows_over_windows":
         return int(row[0]) + 2 * int(plan["size"])
-    if tail not in places:
+    if tail not in locations:
         return None
-    return int(row[1]) + (10 if places[tail] is None else 0)
+    return int(row[1]) + (10 if locations[tail] is None else 0)
 
 
 def live_through(spark: Any, parted: Parted, *, replays: bool = False) -> None:
@@ -202,14 +204,14 @@ def live_through(spark: Any, parted: Parted, *, replays: bool = False) -> None:
         seam = Seam(spark, root, parted)
         seam.write_history()
         made = seam.bootstrap()
-        early = rows_in(seam.place)
+        early = rows_in(seam.location)
         before = early
         if parted.output == "discard" or replays:
-            before = seam.run(Place(root / "before"), past=True, **SUSPEND)
+            before = seam.run(Location(root / "before"), past=True, **SUSPEND)
             assert (before if parted.output == "keep" else []) == early
         seam.write_rest()
-        written = seam.run(seam.place, from_savepoint=made.url)
-        left = read_state_operators(spark, str(seam.place.checkpoint()))
+        written = seam.run(seam.location, from_savepoint=made.url)
+        left = read_state_operators(spark, str(seam.location.checkpoint()))
         assert [0] * len(left) == [operator.state_rows for operator in left]
 
         truth = truth_of(parted.plan, parted.rows(past=False))
@@ -220,7 +222,7 @@ def live_through(spark: Any, parted: Parted, *, replays: bool = False) -> None:
             shutil.rmtree(root / "live")
             seam.parted = dataclasses.replace(parted, until=dict.fromkeys(parted.until, 0))
             seam.write_rest()
-            assert truth == seam.run(Place(root / "whole"))
+            assert truth == seam.run(Location(root / "whole"))
     finally:
         shutil.rmtree(root)
 

@@ -416,8 +416,8 @@ def complaint(call: Call, root: Path, capsys: pytest.CaptureFixture[str]) -> str
 
 def _trace(error: BaseException) -> str:
     last = traceback.extract_tb((error.__cause__ or error).__traceback__)[-6:]
-    places = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(last))
-    return f"{type(error.__cause__ or error).__name__}: {str(error.__cause__ or error)[:150]} ({places})"
+    locations = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(last))
+    return f"{type(error.__cause__ or error).__name__}: {str(error.__cause__ or error)[:150]} ({locations})"
 
 
 def strangely_written(

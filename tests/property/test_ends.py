@@ -19,7 +19,7 @@ from ends_scenarios import CANCEL, Interruption, Scenario, Stage, scenarios
 from ends_truths import truth_of
 from hypothesis import given, seed, settings
 from job_inputs import FAMILIES, SETTINGS
-from streams import Place, Rows, read_with_pandas, write_events
+from streams import Location, Rows, read_with_pandas, write_events
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import (
@@ -59,15 +59,15 @@ class World:
         self.spark = spark
         self.root = root
         self.scenario = scenario
-        self.places = [Place(root / "0")]
+        self.locations = [Location(root / "0")]
         self.begins_from: str | None = None
         self.committed = -1
         self.truth = truth_of(scenario.plan, scenario.inputs)
         self.died: list[str] = []
 
     @property
-    def place(self) -> Place:
-        return self.places[-1]
+    def location(self) -> Location:
+        return self.locations[-1]
 
     def arrive(self, count: int) -> None:
         """Let the first *count* files of each source be there."""
@@ -96,7 +96,7 @@ class World:
 
     def written(self) -> Rows:
         """Return what readers see, in all job directories that there have been."""
-        folders = [place.output for place in self.places if place.output.is_dir()]
+        folders = [location.output for location in self.locations if location.output.is_dir()]
         return sorted(row for folder in folders for row in read_with_pandas(folder))
 
     # --- runs -----------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class World:
         for number, interruption in enumerate((*stage.interruptions, None)):
             with self.dying_at(interruption):
                 driver = self.drive(stage)
-                address = self.place.root / f"savepoint-{number}"
+                address = self.location.root / f"savepoint-{number}"
                 self.interrupt(driver, stage, interruption, str(address) if moves else None)
                 final = self.end(driver, interruption)
             if final is not None:
@@ -120,7 +120,7 @@ class World:
         self.committed = driver.committed()
         if moves:
             self.begins_from = final.savepoint
-            self.places.append(Place(self.root / str(len(self.places))))
+            self.locations.append(Location(self.root / str(len(self.locations))))
         more_than_true = Counter(self.written()) - Counter(self.truth)
         assert not more_than_true, "rows that are not in the end's output, or too often"
 
@@ -129,7 +129,7 @@ class World:
             asked = self.ask(until="available", at_end="suspend")
         else:
             asked = self.ask(until="stopped", bounded="no")
-        return Driver(self.spark, self.place, "composed", **asked)
+        return Driver(self.spark, self.location, "composed", **asked)
 
     def interrupt(
         self, driver: Driver, stage: Stage, interruption: Interruption | None, savepoint: str | None
@@ -164,7 +164,7 @@ class World:
         self.arrive(len(self.scenario.files["events"]))
         for interruption in (*self.scenario.last, None):
             with self.dying_at(interruption):
-                driver = Driver(self.spark, self.place, "composed", **self.ask())
+                driver = Driver(self.spark, self.location, "composed", **self.ask())
                 final = self.end(driver, interruption)
             if final is not None:
                 return final
@@ -220,20 +220,20 @@ def live_through(spark: Any, scenario: Scenario) -> None:
         assert ("FINISHED", "STREAMING") == (final.outcome, final.mode)
         assert world.truth == world.written(), f"died at {world.died}"
         world.begins_from = None
-        run_in_batch(world, Place(root / "batch"))
+        run_in_batch(world, Location(root / "batch"))
     finally:
         shutil.rmtree(root)
 
 
-def run_in_batch(world: World, place: Place) -> None:
+def run_in_batch(world: World, location: Location) -> None:
     """Run the job in BATCH, where it can."""
     if not world.scenario.has_batch:
         with pytest.raises(ConfigError, match="batch job"):
-            place.run(world.spark, "composed", **world.ask(mode="batch"))
+            location.run(world.spark, "composed", **world.ask(mode="batch"))
         return
-    final = place.run(world.spark, "composed", **world.ask(mode="automatic"))
+    final = location.run(world.spark, "composed", **world.ask(mode="automatic"))
     assert ("FINISHED", "BATCH") == (final.outcome, final.mode)
-    assert world.truth == read_with_pandas(place.output)
+    assert world.truth == read_with_pandas(location.output)
 
 
 QUICK = {"windows", "timers"}  # the soak has all of them

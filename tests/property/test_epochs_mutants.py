@@ -65,9 +65,9 @@ def looks_only_once(monkeypatch) -> None:
     monkeypatch.setattr(EpochCommitter, "_find", find)
 
 
-def restores_into_the_same_place(monkeypatch) -> None:
+def restores_into_the_same_location(monkeypatch) -> None:
     """As if a restored query were given the checkpoint that it has left."""
-    monkeypatch.setattr("airflow_provider.runtime.jobdir.layout.places", lambda storage: {})
+    monkeypatch.setattr("airflow_provider.runtime.jobdir.layout.locations", lambda storage: {})
 
 
 def ends_a_run_without_its_lease(monkeypatch) -> None:
@@ -102,7 +102,7 @@ HISTORIES = {
         [START, A_BATCH, paused("batch", "put_if_absent"), START, GO_ON, A_BATCH],
     ),
     "the Spark of an undone run commits": (
-        restores_into_the_same_place,
+        restores_into_the_same_location,
         [
             START,
             A_BATCH,

@@ -21,7 +21,7 @@ import pyarrow.orc
 import pyarrow.parquet
 import pytest
 from scripting import run_as_job
-from streams import Place
+from streams import Location
 
 from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
@@ -146,48 +146,48 @@ def ids_in(output: Path, file_format: str) -> Counter[int]:
     return Counter(int(json.loads(line)[column]) for line in lines)
 
 
-def attempt(spark: Any, place: Place, folder: Folder, **how: Any) -> Any:
+def attempt(spark: Any, location: Location, folder: Folder, **how: Any) -> Any:
     job = "lines" if folder.format == "text" else "records"
     params = {
-        "input": escaped(str(place.input)),
+        "input": escaped(str(location.input)),
         "format": folder.format,
         "options": json.dumps(folder.options),
         "read": json.dumps(folder.read),
     }
-    return place.run(spark, job, entry=f"{ENTRY}:{job}", params=params, restart="none", **how)
+    return location.run(spark, job, entry=f"{ENTRY}:{job}", params=params, restart="none", **how)
 
 
-def attempt_script(spark: Any, place: Place, folder: Folder) -> None:
+def attempt_script(spark: Any, location: Location, folder: Folder) -> None:
     """Read the folder by a script of plain PySpark."""
-    script = place.root / "job.py"
+    script = location.root / "job.py"
     script.write_text(SCRIPT, encoding="utf-8")
     given: tuple[Any, ...] = (
-        escaped(str(place.input)),
-        place.output,
-        place.root / "checkpoint",
+        escaped(str(location.input)),
+        location.output,
+        location.root / "checkpoint",
         folder.format,
     )
     given = (*given, schema_of(folder), json.dumps(folder.options))
-    run_as_job(spark, place.job_dir, script, *given, restart="none")
+    run_as_job(spark, location.job_dir, script, *given, restart="none")
 
 
-def attempt_sql(spark: Any, place: Place, folder: Folder) -> None:
+def attempt_sql(spark: Any, location: Location, folder: Folder) -> None:
     """Read the folder by a file of SQL."""
-    statements = place.root / "job.sql"
+    statements = location.root / "job.sql"
     options = "".join(f", {name} '{value}'" for name, value in folder.options.items())
     text = STATEMENTS.format(schema=schema_of(folder), kind=folder.format, options=options)
     statements.write_text(text, encoding="utf-8")
-    params = {"input": escaped(str(place.input))}
-    place.run(spark, "", entry=str(statements), params=params, restart="none")
+    params = {"input": escaped(str(location.input))}
+    location.run(spark, "", entry=str(statements), params=params, restart="none")
 
 
 def schema_of(folder: Folder) -> str:
     return "value string" if folder.format == "text" else "id long, v string"
 
 
-def check_refused(spark: Any, place: Place, folder: Folder, mode: str) -> None:
+def check_refused(spark: Any, location: Location, folder: Folder, mode: str) -> None:
     with pytest.raises((ConfigError, RunFailedError)) as caught:
-        attempt(spark, place, folder, mode=mode)
+        attempt(spark, location, folder, mode=mode)
     assert str(folder.refused) in str(caught.value)
 
 
@@ -196,9 +196,9 @@ def check_folder(spark: Any, root: Path, seed: int) -> None:
     rng = random.Random(seed)
     # The job directory and the output have such names, too, but for letters that end a line.
     names = (CONTROLS.sub("", f"{each}{name_of(rng, 0)}") for each in ("batch", "stream"))
-    batch, stream = (Place(root / name) for name in names)
-    for place in (batch, stream):
-        place.root.mkdir(parents=True)
+    batch, stream = (Location(root / name) for name in names)
+    for location in (batch, stream):
+        location.root.mkdir(parents=True)
     folder, truth = draw(rng, batch.input)
     batch.input.rename(stream.input)
     batch.input.symlink_to(stream.input)
@@ -213,7 +213,7 @@ def check_folder(spark: Any, root: Path, seed: int) -> None:
     attempt(spark, batch, in_batches, mode="batch")
     assert truth == ids_in(batch.output, folder.format)
     for read in (attempt_script, attempt_sql):
-        other = Place(root / read.__name__)  # a path in SQL has no quotes or backslashes
+        other = Location(root / read.__name__)  # a path in SQL has no quotes or backslashes
         other.root.mkdir()
         other.input.symlink_to(stream.input)
         read(spark, other, folder)

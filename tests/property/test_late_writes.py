@@ -23,6 +23,6 @@ def test_late_writes_change_no_result(steps, first):
 
 def test_without_the_two_measures_rows_are_lost_or_doubled():
     """The model finds what it is for: without places of their own and records of the logs."""
-    found = search(1_000, places=False, logs=False)
+    found = search(1_000, locations=False, logs=False)
     print(found)
     assert found.wrong

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from streams import Place
+from streams import Location
 
 from tests.jvm import jvm_options
 from tests.unit.job_reader import strays
@@ -62,7 +62,7 @@ def fresh_maintenance(spark: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def location(tmp_path: Path) -> Iterator[Location]:
     """Yield the folders of a job; its directory then has only files that its page names."""
-    yield Place(tmp_path)
+    yield Location(tmp_path)
     assert [] == strays(tmp_path / "job")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from streams import Place
+from streams import Location
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
@@ -29,13 +29,13 @@ class Driver:
         error: what it raised.
     """
 
-    def __init__(self, spark: Any, place: Place, job: str, **asked: Any) -> None:
-        self.place = place
+    def __init__(self, spark: Any, location: Location, job: str, **asked: Any) -> None:
+        self.location = location
         self.final: Any = None
         self.error: BaseException | None = None
         self._cancel = threading.Event()
         self._thread = threading.Thread(
-            target=self._drive, args=(place.ask(job, **asked), spark), daemon=True
+            target=self._drive, args=(location.ask(job, **asked), spark), daemon=True
         )
         self._thread.start()
 
@@ -50,7 +50,7 @@ class Driver:
         return self._thread.is_alive()
 
     def committed(self, query: str = "out") -> int:
-        logs = CheckpointLogs(open_storage(str(self.place.checkpoint(query))))
+        logs = CheckpointLogs(open_storage(str(self.location.checkpoint(query))))
         return max(logs.batches("commits"), default=-1)
 
     def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
@@ -68,12 +68,12 @@ class Driver:
         committed = self.committed(query)  # batches without input count among them
         if committed < 0:
             return 0
-        logs = CheckpointLogs(open_storage(str(self.place.checkpoint(query))))
+        logs = CheckpointLogs(open_storage(str(self.location.checkpoint(query))))
         (offset, *_) = logs.offsets(committed).source_offsets()
         return int(offset["logOffset"]) + 1 if offset is not None else 0
 
     def stop(self, **how: Any) -> Any:
-        return request_stop(str(self.place.job_dir), CLOCK, **how).wait(CLOCK, 60)
+        return request_stop(str(self.location.job_dir), CLOCK, **how).wait(CLOCK, 60)
 
     def end(self, timeout_s: float = 60) -> Any:
         """Wait until the run has ended; return its final checkpoint, None if it has none."""
@@ -88,15 +88,15 @@ class Driver:
 
 @contextlib.contextmanager
 def driving(
-    spark: Any, place: Place, job: str = "tumbling_window", **asked: Any
+    spark: Any, location: Location, job: str = "tumbling_window", **asked: Any
 ) -> Iterator[Driver]:
     """Run a job until the block ends, as a stream of one file a batch unless asked otherwise."""
-    driver = Driver(spark, place, job, **{**STREAM, **asked})
+    driver = Driver(spark, location, job, **{**STREAM, **asked})
     try:
         yield driver
     finally:
         driver.cancel()
 
 
-def savepoint_url(place: Place, name: str = "s1") -> str:
-    return str(place.root / "savepoints" / name)
+def savepoint_url(location: Location, name: str = "s1") -> str:
+    return str(location.root / "savepoints" / name)

@@ -58,20 +58,20 @@ def _killed(v):
 
 def _lingering(folder):
     """Fail on 7 while another task is at work on 8, which goes on until it is killed."""
-    place = Path(folder)
+    location = Path(folder)
 
     def passes(v):
-        if (place / "failed").exists():
-            again = place / "again"
+        if (location / "failed").exists():
+            again = location / "again"
             if not again.exists():
                 again.touch()
             return True
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if v != 7:
-                (place / "lingers").touch()
-            elif (place / "lingers").exists():
-                (place / "failed").touch()
+                (location / "lingers").touch()
+            elif (location / "lingers").exists():
+                (location / "failed").touch()
                 raise OSError(folder)
             time.sleep(0.01)
         raise TimeoutError(folder)

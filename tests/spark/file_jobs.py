@@ -37,7 +37,7 @@ def chain(ctx: JobContext) -> None:
 
 
 def twice(ctx: JobContext) -> None:
-    """Read one source in two places of a query, and another one beside it."""
+    """Read one source in two locations of a query, and another one beside it."""
     params = ctx.params
     one = ctx.read("one", format="csv", path=params["input"], schema=SCHEMA, bounded=True)
     two = ctx.read("two", format="csv", path=params["input"], schema=SCHEMA, bounded=True)

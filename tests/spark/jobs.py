@@ -186,16 +186,16 @@ class Growing(DataSource):
 
 
 class GrowingReader(CountingReader):
-    def __init__(self, rows: int, place: str) -> None:
+    def __init__(self, rows: int, location: str) -> None:
         super().__init__(rows, 0)
-        self.place = Path(place)
+        self.location = Path(location)
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         self.total = self.reaches()
         return super().latestOffset(start, limit)
 
     def reaches(self) -> int:
-        return int(self.place.read_text())
+        return int(self.location.read_text())
 
 
 class Targeting(Growing):
@@ -213,7 +213,7 @@ class TargetingReader(GrowingReader, SupportsTriggerAvailableNow):
     target: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.target = int(self.place.read_text())
+        self.target = int(self.location.read_text())
 
     def reaches(self) -> int:
         return super().reaches() if self.target is None else self.target
@@ -846,14 +846,14 @@ def marked_rows(ctx: JobContext) -> None:
     """Give each row a UUID, another one at every attempt, and write to the sink that is asked for."""
     make: dict[str, Callable[[str], Any]] = {
         "files": files,
-        "partitioned": lambda place: files(place, partition_by="k"),
+        "partitioned": lambda location: files(location, partition_by="k"),
         "delta": delta,
-        "iceberg": lambda place: iceberg("ns.out", catalog=json.loads(place)),
-        "postgres": lambda place: postgres(place, "out"),
-        "upsert": lambda place: postgres(place, "out", mode="upsert", keys=["v"]),
+        "iceberg": lambda location: iceberg("ns.out", catalog=json.loads(location)),
+        "postgres": lambda location: postgres(location, "out"),
+        "upsert": lambda location: postgres(location, "out", mode="upsert", keys=["v"]),
     }
     rows = events(ctx).select("v", "k", F.expr("uuid()").alias("mark"))
-    ctx.write("out", rows, to=make[ctx.params["sink"]](ctx.params["place"]))
+    ctx.write("out", rows, to=make[ctx.params["sink"]](ctx.params["location"]))
 
 
 def raising(ctx: JobContext) -> None:

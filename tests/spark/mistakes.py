@@ -55,10 +55,10 @@ class Mistake:
         (root / "job.py").write_text(self.file, encoding="utf-8")
         is_whole = ":" in self.entry or "/" in self.entry
         entry = self.entry.replace("{jobs}", str(JOBS)) if is_whole else f"{JOBS}:{self.entry}"
-        places = [option[1:] for option in self.options if option.startswith("@")]
+        locations = [option[1:] for option in self.options if option.startswith("@")]
         options = [option for option in self.options if not option.startswith("@")]
         filled = [
-            *("run", places[0] if places else "{root}/job", "--entry", entry),
+            *("run", locations[0] if locations else "{root}/job", "--entry", entry),
             *("--param", "input={root}/input", "--param", "output={root}/output", *options),
         ]
         return [text.replace("{root}", str(root)) for text in filled]

@@ -15,11 +15,11 @@ from jobs import events
 
 
 def _taking(job_dir):
-    place = Path(job_dir)
+    location = Path(job_dir)
 
     def passes(v):
-        place.rename(place.with_name("away"))
-        place.touch()  # nothing can be written where a file is in the way
+        location.rename(location.with_name("away"))
+        location.touch()  # nothing can be written where a file is in the way
         return {}[v]
 
     return passes

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streams import START, Place, read_with_pandas
+from streams import START, Location, read_with_pandas
 
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -48,7 +48,7 @@ class Found:
 
 def broken_of(kept: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
     """Return the value of each kept row, with the rules that it has broken."""
-    return sorted(((json.loads(row["row"])["v"], row["place"]) for row in kept), key=repr)
+    return sorted(((json.loads(row["row"])["v"], row["location"]) for row in kept), key=repr)
 
 
 def quarantined_rows(folder: Path) -> list[dict[str, Any]]:
@@ -69,14 +69,16 @@ def rule(name: str, test: str, on: str = "quarantine", **more: Any) -> dict[str,
 
 
 def asked(
-    place: Place, job: str = "checked", *, rules: Any = (), read: Any = None, **params: Any
+    location: Location, job: str = "checked", *, rules: Any = (), read: Any = None, **params: Any
 ) -> dict[str, Any]:
     """Return the arguments of a run; those that are no options of one are parameters of its job."""
     options = {k: params.pop(k) for k in _OPTIONS if k in params}
-    place.root.mkdir(exist_ok=True)
-    file = place.root / "rules.json"  # that may be corrected between two attempts, as a job's code
+    location.root.mkdir(exist_ok=True)
+    file = (
+        location.root / "rules.json"
+    )  # that may be corrected between two attempts, as a job's code
     file.write_text(json.dumps(rules), encoding="utf-8")
-    given = {"kept": str(place.root / "kept"), "rules": str(file), **params}
+    given = {"kept": str(location.root / "kept"), "rules": str(file), **params}
     if read is not None:
         given["read"] = json.dumps(read)
     own = {k: v for k, v in given.items() if v is not None}
@@ -98,22 +100,22 @@ _OPTIONS = (
 )
 
 
-def check(spark: Any, place: Place, job: str = "checked", **how: Any) -> Found:
+def check(spark: Any, location: Location, job: str = "checked", **how: Any) -> Found:
     """Run a job, and return what there is then."""
-    final = place.run(spark, **asked(place, job, **how))
-    return Found(final, written(place.output), quarantined_rows(place.root / "kept"))
+    final = location.run(spark, **asked(location, job, **how))
+    return Found(final, written(location.output), quarantined_rows(location.root / "kept"))
 
 
-def record_of(place: Place, query: str = "out") -> Any:
+def record_of(location: Location, query: str = "out") -> Any:
     """Return the record of the query's last published epoch."""
-    directory = JobDirectory(open_storage(str(place.job_dir)))
-    folders = (place.job_dir / "queries" / query / "committables").iterdir()
+    directory = JobDirectory(open_storage(str(location.job_dir)))
+    folders = (location.job_dir / "queries" / query / "committables").iterdir()
     newest = max(folders, key=lambda folder: max(f.stat().st_mtime for f in folder.iterdir()))
     records = EpochRecords(directory.committables(query), newest.name)
     return records.published(max(records.find().published))
 
 
-def counts(place: Place, query: str = "out") -> dict[str, int]:
+def counts(location: Location, query: str = "out") -> dict[str, int]:
     """Return how many rows have broken each rule."""
-    taps = record_of(place, query).taps.values()
+    taps = record_of(location, query).taps.values()
     return {name: rows for tap in taps for name, rows in tap["broken"].items()}

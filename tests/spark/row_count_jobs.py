@@ -42,7 +42,7 @@ def checked(ctx: JobContext) -> None:
 
 
 def twice(ctx: JobContext) -> None:
-    """Read the source in two places of one query."""
+    """Read the source in two locations of one query."""
     rows = _orders(ctx)
     both = rows.select("k", "v").union(rows.select("k", "v"))
     ctx.write("out", both, to=files(ctx.params["output"]), quarantine=_kept(ctx))

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from jobs import SCHEMA, events, seconds, tumbling
 
 MAKE: dict[str, Callable[[str, str], Any]] = {
-    "files": lambda place, _: files(place),
-    "bucket": lambda place, _: files(place),
-    "delta": lambda place, _: delta(place),
-    "iceberg": lambda place, name: iceberg(f"ns.{name}", catalog=json.loads(place)),
+    "files": lambda location, _: files(location),
+    "bucket": lambda location, _: files(location),
+    "delta": lambda location, _: delta(location),
+    "iceberg": lambda location, name: iceberg(f"ns.{name}", catalog=json.loads(location)),
     "postgres": postgres,
 }
 
@@ -93,9 +93,9 @@ def _in_seconds(df: DataFrame) -> DataFrame:
     return df.withColumn("time", seconds("time")) if "time" in df.columns else df
 
 
-def _sink(ctx: JobContext, kind: str, place: str) -> Any:
-    name = {"output": "out", "kept": "taken"}[place]
-    return MAKE[ctx.params.get(kind, "files")](ctx.params[place], name)
+def _sink(ctx: JobContext, kind: str, location: str) -> Any:
+    name = {"output": "out", "kept": "taken"}[location]
+    return MAKE[ctx.params.get(kind, "files")](ctx.params[location], name)
 
 
 def _noting(ctx: JobContext) -> Any:

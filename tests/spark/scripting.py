@@ -95,7 +95,7 @@ def _as_its_author(arguments: Sequence[str], script: Path) -> Iterator[None]:
 
 
 def line_of(name: str, text: str) -> str:
-    """Return the place of a script's first line with a text, as messages name it."""
+    """Return the location of a script's first line with a text, as messages name it."""
     lines = (SCRIPTS / name).read_text(encoding="utf-8").splitlines()
     return f"{name}:{next(n for n, line in enumerate(lines, start=1) if text in line)}"
 

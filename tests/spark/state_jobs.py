@@ -1,6 +1,6 @@
 """Stateful queries of every kind over rows with nulls, nested values and time zones.
 
-Their input is JSON: ``time`` with a zone, ``k`` and ``n`` that may be null, ``v``, and ``place``.
+Their input is JSON: ``time`` with a zone, ``k`` and ``n`` that may be null, ``v``, and ``location``.
 """
 
 # ruff: noqa: N802, N803 - a StatefulProcessor's methods and their arguments have Spark's names
@@ -19,8 +19,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from airflow_provider.runtime import JobContext, files
 
-PLACE = "struct<city: string, tags: array<string>>"
-SCHEMA = f"time timestamp, k string, n int, v int, place {PLACE}"
+LOCATION = "struct<city: string, tags: array<string>>"
+SCHEMA = f"time timestamp, k string, n int, v int, location {LOCATION}"
 FAR_MS = 4_102_444_800_000  # 2100: no timer of these tests goes off
 TTL_MS = 3_600_000
 ALARM_MS = 1_000
@@ -34,7 +34,7 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 def aggregated(rows: DataFrame) -> DataFrame:
     several = F.count("*"), F.sum("v"), F.avg("v"), F.min("n"), F.max("time"), F.stddev("v")
-    return rows.groupBy("k", "place").agg(*several, F.collect_set("v"))
+    return rows.groupBy("k", "location").agg(*several, F.collect_set("v"))
 
 
 def windowed(rows: DataFrame) -> DataFrame:
@@ -58,7 +58,7 @@ def deduplicated_for_a_while(rows: DataFrame) -> DataFrame:
 
 
 def joined(rows: DataFrame) -> DataFrame:
-    left = rows.select("time", "k", "place")
+    left = rows.select("time", "k", "location")
     right = rows.select(F.col("time").alias("t2"), F.col("k").alias("k2"), "v")
     soon = F.expr("k = k2 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
     return left.join(right, soon)
@@ -66,7 +66,7 @@ def joined(rows: DataFrame) -> DataFrame:
 
 def joined_in_full(rows: DataFrame) -> DataFrame:
     """Of the right side only what can match is kept; of the left one all, also what has no key."""
-    left = rows.select("time", "k", "place")
+    left = rows.select("time", "k", "location")
     right = rows.select(F.col("time").alias("t2"), F.col("k").alias("k2"), "v")
     soon = F.expr("k = k2 AND greatest(v, 13) <> 13 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
     return left.join(right, soon, "fullOuter")
@@ -81,24 +81,28 @@ class Remembering(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._last: Any = handle.getValueState("last", f"total long, place {PLACE}", TTL_MS)
+        self._last: Any = handle.getValueState("last", f"total long, location {LOCATION}", TTL_MS)
         self._all = handle.getListState("all", "n int")
-        self._cities: Any = handle.getMapState("cities", "city string", "times int, place " + PLACE)
-        self._recent = handle.getListState("recent", f"v int, place {PLACE}", TTL_MS)
-        self._numbers = handle.getMapState("numbers", "n int, v int", f"place {PLACE}", TTL_MS)
+        self._cities: Any = handle.getMapState(
+            "cities", "city string", "times int, location " + LOCATION
+        )
+        self._recent = handle.getListState("recent", f"v int, location {LOCATION}", TTL_MS)
+        self._numbers = handle.getMapState(
+            "numbers", "n int, v int", f"location {LOCATION}", TTL_MS
+        )
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         for row in sorted(rows, key=lambda each: each["v"]):
             before = self._last.get()[0] if self._last.exists() else 0
-            found = row["place"]
-            place = (found["city"], list(found["tags"])) if found is not None else None
-            self._last.update((before + row["v"], place))
+            found = row["location"]
+            location = (found["city"], list(found["tags"])) if found is not None else None
+            self._last.update((before + row["v"], location))
             self._all.appendValue((row["n"],))
             city = (found["city"] if found is not None else None,)
             times = self._cities.getValue(city)[0] if self._cities.containsKey(city) else 0
-            self._cities.updateValue(city, (times + 1, place))
-            self._recent.appendValue((row["v"], place))
-            self._numbers.updateValue((row["n"], row["v"]), (place,))
+            self._cities.updateValue(city, (times + 1, location))
+            self._recent.appendValue((row["v"], location))
+            self._numbers.updateValue((row["n"], row["v"]), (location,))
             self._handle.registerTimer(FAR_MS + row["v"])
         return iter(())
 

@@ -13,8 +13,8 @@ In = dict[str, Any]
 Rows = list[tuple[Any, ...]]
 
 
-def row(time: str, k: str | None, n: int | None, v: int, place: In | None) -> In:
-    return {"time": time, "k": k, "n": n, "v": v, "place": place}
+def row(time: str, k: str | None, n: int | None, v: int, location: In | None) -> In:
+    return {"time": time, "k": k, "n": n, "v": v, "location": location}
 
 
 HOME: In = {"city": "Zürich", "tags": ["x", None]}
@@ -48,9 +48,9 @@ def instant(each: In) -> int:
     return int(dt.datetime.fromisoformat(each["time"].replace("Z", "+00:00")).timestamp())
 
 
-def place_of(each: In) -> tuple[Any, ...] | None:
-    place = each["place"]
-    return None if place is None else (place["city"], tuple(place["tags"]))
+def location_of(each: In) -> tuple[Any, ...] | None:
+    location = each["location"]
+    return None if location is None else (location["city"], tuple(location["tags"]))
 
 
 def grouped(batch: int, key: Callable[[In], Any]) -> dict[Any, list[In]]:
@@ -61,7 +61,7 @@ def grouped(batch: int, key: Callable[[In], Any]) -> dict[Any, list[In]]:
 
 
 def sums(batch: int) -> Rows:
-    groups = grouped(batch, lambda each: (each["k"], place_of(each)))
+    groups = grouped(batch, lambda each: (each["k"], location_of(each)))
     return [(*key, *_aggregates(rows)) for key, rows in groups.items()]
 
 
@@ -118,7 +118,9 @@ def keys_until(batch: int) -> Rows:
 
 
 def left_rows(batch: int) -> Rows:
-    return [(r["k"], instant(r), r["k"], place_of(r)) for r in until(batch) if r["k"] is not None]
+    return [
+        (r["k"], instant(r), r["k"], location_of(r)) for r in until(batch) if r["k"] is not None
+    ]
 
 
 def right_rows(batch: int) -> Rows:
@@ -126,7 +128,7 @@ def right_rows(batch: int) -> Rows:
 
 
 def all_left(batch: int) -> Rows:
-    return [(r["k"], instant(r), r["k"], place_of(r)) for r in until(batch)]
+    return [(r["k"], instant(r), r["k"], location_of(r)) for r in until(batch)]
 
 
 def right_above_13(batch: int) -> Rows:
@@ -139,7 +141,7 @@ def first_two(batch: int) -> Rows:
 
 def last_values(batch: int) -> Rows:
     return [
-        (k, sum(each["v"] for each in rows), place_of(rows[-1]))
+        (k, sum(each["v"] for each in rows), location_of(rows[-1]))
         for k, rows in grouped(batch, lambda each: each["k"]).items()
     ]
 
@@ -150,17 +152,19 @@ def lists(batch: int) -> Rows:
 
 
 def cities(batch: int) -> Rows:
-    groups = grouped(batch, lambda each: (each["k"], each["place"] and each["place"]["city"]))
-    return [(*key, len(rows), place_of(rows[-1])) for key, rows in groups.items()]
+    groups = grouped(batch, lambda each: (each["k"], each["location"] and each["location"]["city"]))
+    return [(*key, len(rows), location_of(rows[-1])) for key, rows in groups.items()]
 
 
 def recent(batch: int) -> Rows:
     groups = grouped(batch, lambda each: each["k"])
-    return [(k, tuple((each["v"], place_of(each)) for each in rows)) for k, rows in groups.items()]
+    return [
+        (k, tuple((each["v"], location_of(each)) for each in rows)) for k, rows in groups.items()
+    ]
 
 
 def numbers(batch: int) -> Rows:
-    return [(each["k"], each["n"], each["v"], place_of(each)) for each in until(batch)]
+    return [(each["k"], each["n"], each["v"], location_of(each)) for each in until(batch)]
 
 
 def values(batch: int) -> Rows:

@@ -89,7 +89,7 @@ def _text(after_start: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Location:
     """The folders of one job: its directory, its input, its output, and what its callbacks noted."""
 
     root: Path
@@ -143,15 +143,19 @@ def new_session(spark: Any) -> Any:
     return session
 
 
-def savepoint_of(place: Place, name: str = "s1", **how: Any) -> Savepoint:
+def savepoint_of(location: Location, name: str = "s1", **how: Any) -> Savepoint:
     """Take a savepoint of the job as it is."""
-    source = job_source(str(place.job_dir), SystemClock())
-    return take_savepoint(source, str(place.root / "savepoints" / name), **how)
+    source = job_source(str(location.job_dir), SystemClock())
+    return take_savepoint(source, str(location.root / "savepoints" / name), **how)
 
 
-def run_in(spark: Any, place: Place, job_dir: Path, job: str, **asked: Any) -> FinalCheckpoint:
+def run_in(
+    spark: Any, location: Location, job_dir: Path, job: str, **asked: Any
+) -> FinalCheckpoint:
     """Run the job in another directory than its own."""
-    return run_job(dataclasses.replace(place.ask(job, **asked), job_dir=str(job_dir)), spark=spark)
+    return run_job(
+        dataclasses.replace(location.ask(job, **asked), job_dir=str(job_dir)), spark=spark
+    )
 
 
 # --- readers ------------------------------------------------------------------------------------

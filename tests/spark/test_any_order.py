@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from row_checks import quarantined_rows
-from streams import Place, read_with_pandas, write_events
+from streams import Location, read_with_pandas, write_events
 
 from airflow_provider.runtime.errors import ConfigError
 
@@ -46,23 +46,23 @@ def shuffled(folder, seed, *, files=3, rows=40):
     write_events(folder, *later, oldest)
 
 
-def run(spark, place, mode, name, *, timers=False, kept=None, **asked):
+def run(spark, location, mode, name, *, timers=False, kept=None, **asked):
     """Return the final checkpoint, and what each query has written; timers take some seconds."""
-    output = place.root / name / "out"
+    output = location.root / name / "out"
     params = {
-        "others": str(place.root / "others"),
+        "others": str(location.root / "others"),
         "output": str(output),
         "files_per_batch": "1",
         "timers": "yes" if timers else "no",
         **({"kept": kept} if kept else {}),
     }
-    job = Place(place.root / name)
+    job = Location(location.root / name)
     final = job.run(
         spark,
         "every_operator",
         entry=f"{JOBS}:every_operator",
         mode=mode,
-        params={**params, "input": str(place.input)},
+        params={**params, "input": str(location.input)},
         **asked,
     )
     queries = [*QUERIES, *(["timers"] if timers else [])]
@@ -74,14 +74,14 @@ def run(spark, place, mode, name, *, timers=False, kept=None, **asked):
     ("seed", "files"),
     [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.whole) for seed in range(2, 8))],
 )
-def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
+def test_a_stream_gives_what_a_batch_job_gives(spark, location, seed, files):
     """For each stateful operator; with a watermark that moves some of them would drop rows."""
-    shuffled(place.input, seed, files=files)
-    shuffled(place.root / "others", seed + 100, files=files)
+    shuffled(location.input, seed, files=files)
+    shuffled(location.root / "others", seed + 100, files=files)
 
     timers = files > 2  # in the whole product
-    final, streamed = run(spark, place, "streaming", "stream", timers=timers, late="wait")
-    _, batched = run(spark, place, "batch", "batch", timers=timers)
+    final, streamed = run(spark, location, "streaming", "stream", timers=timers, late="wait")
+    _, batched = run(spark, location, "batch", "batch", timers=timers)
 
     assert batched == streamed
     assert all(streamed.values())
@@ -89,12 +89,12 @@ def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
 
 
 @pytest.mark.whole
-def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
+def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, location):
     """The shuffled files of the test above are late for all of them, so that it can fail."""
-    shuffled(place.input, 1)
-    shuffled(place.root / "others", 101)
+    shuffled(location.input, 1)
+    shuffled(location.root / "others", 101)
 
-    final, _ = run(spark, place, "streaming", "stream")
+    final, _ = run(spark, location, "streaming", "stream")
 
     for name, query in final.queries.items():  # of two windows the first one drops them
         assert sum(operator["late_rows"] for operator in query["operators"]) > 0, name
@@ -104,13 +104,13 @@ def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
 @pytest.mark.parametrize(
     ("seed", "files"), [(1, 3), *(pytest.param(n, 4, marks=pytest.mark.whole) for n in (2, 3))]
 )
-def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
+def test_each_operator_keeps_the_rows_that_it_drops(spark, location, seed, files):
     """As many as it has dropped, each once, with what it missed and by how much."""
-    shuffled(place.input, seed, files=files)
-    shuffled(place.root / "others", seed + 100, files=files)
-    kept = place.root / "kept"
+    shuffled(location.input, seed, files=files)
+    shuffled(location.root / "others", seed + 100, files=files)
+    kept = location.root / "kept"
 
-    final, streamed = run(spark, place, "streaming", "stream", late="quarantine", kept=str(kept))
+    final, streamed = run(spark, location, "streaming", "stream", late="quarantine", kept=str(kept))
 
     for name in QUERIES:
         rows = quarantined_rows(kept / name)
@@ -120,7 +120,7 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
         found = [json.loads(row["row"]) for row in rows]
         names = [column for column in ("time", "k", "v") if column in found[0]]
         assert "k" in names
-        assert counted(found, names) <= counted(read_rows(place), names)
+        assert counted(found, names) <= counted(read_rows(location), names)
         for row in rows:
             behind = (row["watermark"] - row["event_time"]).total_seconds()
             assert behind >= 0
@@ -135,13 +135,13 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, place, seed, files):
 
 
 @pytest.mark.long
-def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, place):
+def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, location):
     """What comes late from a source is kept by whichever operator drops it, and named after it."""
-    shuffled(place.input, 1)
-    shuffled(place.root / "others", 101)
-    params = {"others": str(place.root / "others"), "kept": str(place.root / "kept")}
+    shuffled(location.input, 1)
+    shuffled(location.root / "others", 101)
+    params = {"others": str(location.root / "others"), "kept": str(location.root / "kept")}
 
-    final = place.run(
+    final = location.run(
         spark,
         "out",
         entry=f"{JOBS}:behind_another",
@@ -150,17 +150,19 @@ def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, 
     )
 
     operators = final.queries["out"]["operators"]
-    rows = quarantined_rows(place.root / "kept")
+    rows = quarantined_rows(location.root / "kept")
     assert all(operator["late_rows"] > 0 for operator in operators)
-    assert {o["name"]: o["late_rows"] for o in operators} == Counter(row["place"] for row in rows)
+    assert {o["name"]: o["late_rows"] for o in operators} == Counter(
+        row["location"] for row in rows
+    )
     assert {("k", "time", "v"), ("a `time", "k", "v")} == {
         tuple(sorted(json.loads(row["row"]))) for row in rows
     }
 
 
-def read_rows(place):
+def read_rows(location):
     """Return time, key and value of each row of both folders."""
-    files = [*place.input.iterdir(), *(place.root / "others").iterdir()]
+    files = [*location.input.iterdir(), *(location.root / "others").iterdir()]
     lines = [line.split(",") for file in files for line in file.read_text("utf-8").splitlines()]
     return [{"time": f"{time.replace(' ', 'T')}.000Z", "k": k, "v": int(v)} for time, k, v in lines]
 
@@ -170,22 +172,22 @@ def counted(rows, names):
     return Counter(tuple(row[name] for name in names) for row in rows)
 
 
-def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(spark, place):
+def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(spark, location):
     """Also one on a computed column. A run without an end is refused before anything is written."""
-    shuffled(place.input, 3)
+    shuffled(location.input, 3)
     params = {"files_per_batch": "1"}
     entry = f"{JOBS}:own_watermark"
 
-    final = place.run(spark, "own", entry=entry, params=params, late="wait")
+    final = location.run(spark, "own", entry=entry, params=params, late="wait")
 
     assert ("FINISHED", 0) == (final.outcome, final.late_rows)
-    assert 120 == sum(row[3] for row in read_with_pandas(place.output))
+    assert 120 == sum(row[3] for row in read_with_pandas(location.output))
 
-    other = Place(place.root / "other")
-    endless = {"bounded": "no", "input": str(place.input)}
+    other = Location(location.root / "other")
+    endless = {"bounded": "no", "input": str(location.input)}
     with pytest.raises(ConfigError, match="source 'events' has none; read it with bounded=True"):
         other.run(spark, "w", entry=f"{JOBS}:late_windows", params=endless, late="wait")
-    ended = {"input": str(place.input)}
+    ended = {"input": str(location.input)}
     with pytest.raises(ConfigError, match="which Spark's own sink .* has not; use another sink"):
         other.run(spark, "s", entry=f"{JOBS}:to_a_sink_of_spark", params=ended, late="wait")
     assert not other.job_dir.exists()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from streams import JOBS, Place, write_events
+from streams import JOBS, Location, write_events
 
 import airflow_provider
 from airflow_provider.runtime.driver.run import run_job
@@ -27,10 +27,10 @@ EXIT_USAGE = 2
 
 
 @pytest.fixture
-def ready(place: Place) -> Place:
-    """Return a place with a good input and nothing else."""
-    write_events(place.input, [(1, "a", 1)])
-    return place
+def ready(location: Location) -> Location:
+    """Return a location with a good input and nothing else."""
+    write_events(location.input, [(1, "a", 1)])
+    return location
 
 
 def paths_under(folder: Path) -> list[str]:
@@ -38,10 +38,10 @@ def paths_under(folder: Path) -> list[str]:
 
 
 def command(
-    place: Place, *more: str, entry: str = f"{JOBS}:tumbling_window", job_dir: str = ""
+    location: Location, *more: str, entry: str = f"{JOBS}:tumbling_window", job_dir: str = ""
 ) -> list[str]:
-    params = ("--param", f"input={place.input}", "--param", f"output={place.output}")
-    return ["run", job_dir or str(place.job_dir), "--entry", entry, *params, *more]
+    params = ("--param", f"input={location.input}", "--param", f"output={location.output}")
+    return ["run", job_dir or str(location.job_dir), "--entry", entry, *params, *more]
 
 
 @pytest.mark.parametrize(
@@ -85,38 +85,38 @@ def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
     assert before == paths_under(ready.root)
 
 
-def test_an_input_that_cannot_be_read_is_named(spark, place):
+def test_an_input_that_cannot_be_read_is_named(spark, location):
     """A path that does not exist is an error of the source of that name, not an empty input."""
     with pytest.raises(AbsentInputError) as absent:
-        place.run(spark, "tumbling_window")
+        location.run(spark, "tumbling_window")
 
-    words = ["source 'events'", str(place.input), "cannot be read"]
+    words = ["source 'events'", str(location.input), "cannot be read"]
     assert words == [word for word in words if word in str(absent.value)]
     assert EXIT_RETRY == absent.value.exit_code
     assert FailureClass.DATA_MISSING is classify(absent.value).failure_class
-    assert [] == paths_under(place.root)
+    assert [] == paths_under(location.root)
 
 
-def test_a_run_that_does_not_wait_for_its_input_is_refused(spark, place):
+def test_a_run_that_does_not_wait_for_its_input_is_refused(spark, location):
     """With missing_input="fail" the same is exit code 2, so that nobody tries again."""
     with pytest.raises(ConfigError) as refused:
-        place.run(spark, "tumbling_window", missing_input="fail")
+        location.run(spark, "tumbling_window", missing_input="fail")
 
     assert EXIT_USAGE == refused.value.exit_code
-    assert str(place.input) in str(refused.value)
-    assert [] == paths_under(place.root)
+    assert str(location.input) in str(refused.value)
+    assert [] == paths_under(location.root)
 
 
 @pytest.mark.parametrize("mode", ["streaming", "automatic"])
-def test_a_bounded_pattern_that_matches_nothing_is_no_empty_input(spark, place, mode):
+def test_a_bounded_pattern_that_matches_nothing_is_no_empty_input(spark, location, mode):
     """Of 'hour=*' Spark makes a stream without rows; the run waits for a file instead."""
-    place.input.mkdir()
-    params = {"input": f"{place.input}/hour=07*"}
+    location.input.mkdir()
+    params = {"input": f"{location.input}/hour=07*"}
 
     with pytest.raises(AbsentInputError, match=r"hour=07\*"):
-        place.run(spark, "tumbling_window", params=params, mode=mode)
+        location.run(spark, "tumbling_window", params=params, mode=mode)
 
-    assert not place.job_dir.exists()
+    assert not location.job_dir.exists()
 
 
 @pytest.mark.parametrize(

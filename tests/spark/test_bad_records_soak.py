@@ -124,19 +124,19 @@ def select(what, folder):
     return found.fetchall()
 
 
-def test_a_stream_goes_on_through_a_night_of_bad_records(spark, place):
+def test_a_stream_goes_on_through_a_night_of_bad_records(spark, location):
     """
     Forty kinds of malformation, a field whose type changes and a column that is new, over several
     batches: what was read is in the output or kept, each once, and as it was read.
     """
     assert 40 == KINDS
-    good, total, wrong = write_night(place.input)
+    good, total, wrong = write_night(location.input)
     read = {"format": "json", "schema": SCHEMA, "rejected": "quarantine", "rejected_limit": "20%"}
     began = time.monotonic()
-    final = place.run(
+    final = location.run(
         spark,
         **asked(
-            place,
+            location,
             read=read,
             files_per_batch=str(FILES_A_BATCH),
             conf={"spark.sql.ansi.enabled": "true"},
@@ -144,8 +144,8 @@ def test_a_stream_goes_on_through_a_night_of_bad_records(spark, place):
     )
     took_s = time.monotonic() - began
 
-    (found,) = select("count(*), count(distinct id), sum(id)", place.output)
-    kept = select("row, reason", place.root / "kept")
+    (found,) = select("count(*), count(distinct id), sum(id)", location.output)
+    kept = select("row, reason", location.root / "kept")
     print(
         f"{ROWS:,} rows in {FILES // FILES_A_BATCH} batches, {len(kept):,} kept, {took_s:.0f} s, "
         f"{ROWS / took_s:,.0f} rows/s"
@@ -155,5 +155,5 @@ def test_a_stream_goes_on_through_a_night_of_bad_records(spark, place):
     assert wrong == Counter(row for row, _ in kept)
     assert all(reason for _, reason in kept)
     assert good + len(kept) == ROWS
-    assert len(kept) == record_of(place).quarantined_rows
-    assert FILES // FILES_A_BATCH <= record_of(place).epoch + 1
+    assert len(kept) == record_of(location).quarantined_rows
+    assert FILES // FILES_A_BATCH <= record_of(location).epoch + 1

@@ -40,8 +40,8 @@ ROCKSDB = {
 EVENTS = [(1, "a", 1), (2, "b", 2), (13, "a", 3), (35, "c", 4)]
 
 
-def run(spark, place, job, **asked):
-    return place.run(spark, job, entry=f"{BATCH_JOBS}:{job}", **asked)
+def run(spark, location, job, **asked):
+    return location.run(spark, job, entry=f"{BATCH_JOBS}:{job}", **asked)
 
 
 def paths_under(folder):
@@ -97,15 +97,15 @@ JOINED = {"inner_join", "full_join", "semi_join"}
 # Streams of all kinds are drained in test_drain.py, and made up in tests/property/test_ends.py.
 @pytest.mark.parametrize("mode", [pytest.param("streaming", marks=pytest.mark.soak), "batch"])
 @pytest.mark.parametrize("job", SAME_IN_BOTH)
-def test_both_modes_give_what_plain_python_gives(spark, place, job, mode):
+def test_both_modes_give_what_plain_python_gives(spark, location, job, mode):
     """
     On input without late rows a drained stream of several batches and one batch job end alike.
     """
-    prepared = prepare(place, "outer_join" if job in JOINED else job)
+    prepared = prepare(location, "outer_join" if job in JOINED else job)
 
-    final = run(spark, place, job, mode=mode, conf=ROCKSDB, **prepared)
+    final = run(spark, location, job, mode=mode, conf=ROCKSDB, **prepared)
 
-    assert SAME_IN_BOTH[job]() == read_with_pandas(place.output)
+    assert SAME_IN_BOTH[job]() == read_with_pandas(location.output)
     assert ("FINISHED", mode.upper()) == (final.outcome, final.mode)
     assert len(SAME_IN_BOTH[job]()) == final.queries["out"]["sinks"][0]["rows"]
 
@@ -119,19 +119,19 @@ CANNOT = {
 }
 
 
-def request_of(place, job):
-    return {**prepare(place, job), "conf": ROCKSDB if job in NEEDS_ROCKSDB else {}}
+def request_of(location, job):
+    return {**prepare(location, job), "conf": ROCKSDB if job in NEEDS_ROCKSDB else {}}
 
 
 @pytest.mark.parametrize("job", CANNOT)
-def test_a_batch_job_that_would_lose_rows_is_refused(spark, place, job):
+def test_a_batch_job_that_would_lose_rows_is_refused(spark, location, job):
     """
     Operators that do not give their whole result in BATCH are refused when it is asked for by name.
     """
     with pytest.raises(ConfigError, match=f"query 'out'.*{CANNOT[job]}"):
-        place.run(spark, job, mode="batch", **request_of(place, job))
+        location.run(spark, job, mode="batch", **request_of(location, job))
 
-    assert not place.job_dir.exists()
+    assert not location.job_dir.exists()
 
 
 @pytest.mark.parametrize(
@@ -142,81 +142,81 @@ def test_a_batch_job_that_would_lose_rows_is_refused(spark, place, job):
         for job in TRUTHS
     ],
 )
-def test_what_a_drain_flushes_a_batch_job_gives_or_leaves_to_streams(spark, place, job):
+def test_what_a_drain_flushes_a_batch_job_gives_or_leaves_to_streams(spark, location, job):
     """
     AUTOMATIC takes BATCH for each operator that gives its whole result there, and STREAMING for the
     others; the result is the truth in either.
     """
-    asked = request_of(place, job)
+    asked = request_of(location, job)
 
-    final = place.run(spark, job, mode="automatic", **asked)
+    final = location.run(spark, job, mode="automatic", **asked)
 
     assert ("FINISHED", "STREAMING" if job in CANNOT else "BATCH") == (final.outcome, final.mode)
-    assert TRUTHS[job]() == read_with_pandas(place.output)
+    assert TRUTHS[job]() == read_with_pandas(location.output)
     rows_in = len(ALL) + (sum(map(len, CLICKED)) if job in JOINS else 0)
     assert rows_in == final.rows_read
 
 
 @pytest.mark.long
-def test_a_limit_takes_as_many_rows_and_a_sort_only_a_batch_job_has(spark, place):
+def test_a_limit_takes_as_many_rows_and_a_sort_only_a_batch_job_has(spark, location):
     """
     How many rows a limit takes is the same; a job that no stream can be is one of BATCH, and
     STREAMING is refused with the way to it.
     """
-    prepare(place, "limited")
-    assert "STREAMING" == run(spark, place, "limited", mode="automatic").mode
-    assert 3 == len(read_with_pandas(place.output))
+    prepare(location, "limited")
+    assert "STREAMING" == run(spark, location, "limited", mode="automatic").mode
+    assert 3 == len(read_with_pandas(location.output))
 
     with pytest.raises(ConfigError, match="Spark cannot run it as a stream.*--mode batch"):
-        run(spark, elsewhere(place), "sorted_rows", mode="streaming")
-    assert not elsewhere(place).job_dir.exists()
-    final = run(spark, elsewhere(place), "sorted_rows", mode="automatic")
+        run(spark, elsewhere(location), "sorted_rows", mode="streaming")
+    assert not elsewhere(location).job_dir.exists()
+    final = run(spark, elsewhere(location), "sorted_rows", mode="automatic")
     first = sorted((START + t, k, v) for t, k, v in ALL)[:2]
-    assert ("BATCH", first) == (final.mode, read_with_pandas(elsewhere(place).output))
+    assert ("BATCH", first) == (final.mode, read_with_pandas(elsewhere(location).output))
 
 
-def test_every_row_of_json_counts_also_below_a_shuffle(spark, place):
+def test_every_row_of_json_counts_also_below_a_shuffle(spark, location):
     """
     What a filter leaves out on the side of a join that is broadcast or shuffled is counted as read.
     """
-    place.input.mkdir(exist_ok=True)
+    location.input.mkdir(exist_ok=True)
     rows = [f'{{"k": {n}, "v": "{"ab"[n % 2]}"}}' for n in range(20)]
-    (place.input / "rows.json").write_text("\n".join(rows))
+    (location.input / "rows.json").write_text("\n".join(rows))
 
-    final = run(spark, place, "filtered_join", mode="batch")
+    final = run(spark, location, "filtered_join", mode="batch")
 
-    assert 10 == len(read_with_pandas(place.output))
+    assert 10 == len(read_with_pandas(location.output))
     assert 40 == final.rows_read
 
 
-def elsewhere(place):
-    """Return a place with the same input and nothing else."""
-    other = type(place)(place.root / "elsewhere")
+def elsewhere(location):
+    """Return a location with the same input and nothing else."""
+    other = type(location)(location.root / "elsewhere")
     if not other.root.exists():
         other.root.mkdir()
-        other.input.symlink_to(place.input)
+        other.input.symlink_to(location.input)
     return other
 
 
 @pytest.mark.long
-def test_a_rolling_count_is_written_once_per_key(spark, place):
+def test_a_rolling_count_is_written_once_per_key(spark, location):
     """
     With output_mode update BATCH gives each key's last value once; AUTOMATIC takes it for counts,
-    and STREAMING where a later row takes an earlier one's place.
+    and STREAMING where a later row takes an earlier one's location.
     """
-    prepare(place, "rolling")
+    prepare(location, "rolling")
     counts = Counter(k for _, k, _ in ALL)
     with postgres_server() as url:
-        final = run(spark, place, "rolling", mode="automatic", params={"place": url})
+        final = run(spark, location, "rolling", mode="automatic", params={"location": url})
         with psycopg.connect(url) as connection:
             assert counts == dict(connection.execute("SELECT k, n FROM counts").fetchall())
         assert ("BATCH", len(counts)) == (final.mode, final.queries["out"]["sinks"][0]["rows"])
 
         # Two rows of one key in an epoch are refused, so that only one file can be a batch here.
-        other = elsewhere(place)
+        other = elsewhere(location)
         other.input.unlink()
         write_events(other.input, [(1, "a", 7)], [(2, "a", 8)])
-        params = {"place": url, "files_per_batch": "1"}
+        params = {"location": url, "files_per_batch": "1"}
         final = run(spark, other, "upserted", mode="automatic", params=params)
         with psycopg.connect(url) as connection:
             last = connection.execute("SELECT n FROM counts WHERE k = 'a'").fetchall()
@@ -226,17 +226,17 @@ def test_a_rolling_count_is_written_once_per_key(spark, place):
 # --- what BATCH leaves behind -------------------------------------------------------------------
 
 
-def test_a_batch_run_is_finished_and_drained(spark, place):
+def test_a_batch_run_is_finished_and_drained(spark, location):
     """
     It has a final checkpoint and no checkpoint of Spark's; it answers again from that alone, goes
     no further, has nothing to save, and a clean-up finds it in order.
     """
-    write_events(place.input, EVENTS[:2], EVENTS[2:])
-    params = {"trace": str(place.trace)}
+    write_events(location.input, EVENTS[:2], EVENTS[2:])
+    params = {"trace": str(location.trace)}
 
-    final = run(spark, place, "modes_seen", mode="automatic", params=params, run_id="r1")
+    final = run(spark, location, "modes_seen", mode="automatic", params=params, run_id="r1")
 
-    assert ["STREAMING", "BATCH"] == json.loads(place.trace.read_text())
+    assert ["STREAMING", "BATCH"] == json.loads(location.trace.read_text())
     query = final.queries["out"]
     assert ("FINISHED", "BATCH", 4) == (final.outcome, final.mode, final.rows_read)
     assert (0, None, True, []) == (
@@ -247,43 +247,43 @@ def test_a_batch_run_is_finished_and_drained(spark, place):
     )
     assert [("events", True)] == [(s["name"], s["finished"]) for s in query["sources"]]
     assert [0] == [sink["epoch"] for sink in query["sinks"]]
-    assert not place.checkpoint().exists()
-    before = paths_under(place.root)
-    assert final == run(spark, place, "modes_seen", mode="automatic", params=params, run_id="r1")
+    assert not location.checkpoint().exists()
+    before = paths_under(location.root)
+    assert final == run(spark, location, "modes_seen", mode="automatic", params=params, run_id="r1")
     for mode in ("automatic", "streaming", "batch"):
         with pytest.raises(JobDrainedError, match="drained by run 'r1'"):
-            run(spark, place, "modes_seen", mode=mode, params=params, run_id="r2")
+            run(spark, location, "modes_seen", mode=mode, params=params, run_id="r2")
     with pytest.raises(UnknownJobError, match="it ran in BATCH.*nothing to save"):
-        job_source(str(place.job_dir), SystemClock())
-    assert before == paths_under(place.root)
-    assert ["out"] == clean_up(str(place.job_dir), spark=spark)
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
+        job_source(str(location.job_dir), SystemClock())
+    assert before == paths_under(location.root)
+    assert ["out"] == clean_up(str(location.job_dir), spark=spark)
+    assert windows_of(EVENTS) == read_with_pandas(location.output)
 
 
-def test_an_empty_input_gives_an_empty_output(spark, place):
+def test_an_empty_input_gives_an_empty_output(spark, location):
     """A folder without files is read in BATCH too: no row, and a schema for readers."""
-    place.input.mkdir()
+    location.input.mkdir()
 
-    final = place.run(spark, "tumbling_window", mode="automatic")
+    final = location.run(spark, "tumbling_window", mode="automatic")
 
     assert ("FINISHED", "BATCH", 0) == (final.outcome, final.mode, final.rows_read)
-    assert [] == read_with_pandas(place.output)
+    assert [] == read_with_pandas(location.output)
 
 
 @pytest.mark.long
-def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
+def test_a_job_that_has_state_goes_on_as_a_stream(spark, location):
     """Where a checkpoint is there AUTOMATIC takes STREAMING, and BATCH is refused."""
-    write_events(place.input, EVENTS[:2])
+    write_events(location.input, EVENTS[:2])
     suspended = {"until": "available", "at_end": "suspend", "mode": "automatic"}
-    first = place.run(spark, "tumbling_window", run_id="one", **suspended)
-    write_events(place.input, EVENTS[2:], first=1)
+    first = location.run(spark, "tumbling_window", run_id="one", **suspended)
+    write_events(location.input, EVENTS[2:], first=1)
 
     with pytest.raises(ConfigError, match="continues from the checkpoint .*BATCH starts over"):
-        place.run(spark, "tumbling_window", run_id="two", mode="batch")
-    second = place.run(spark, "tumbling_window", run_id="two", mode="automatic")
+        location.run(spark, "tumbling_window", run_id="two", mode="batch")
+    second = location.run(spark, "tumbling_window", run_id="two", mode="automatic")
 
     assert ["STREAMING", "STREAMING"] == [first.mode, second.mode]
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert windows_of(EVENTS) == read_with_pandas(location.output)
 
 
 @pytest.mark.parametrize(
@@ -297,89 +297,89 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
         ("not_its_own", "query 'out' reads none of the job's sources; begin with ctx.read"),
     ],
 )
-def test_what_cannot_be_had_in_batch_is_refused(spark, place, job, complaint):
+def test_what_cannot_be_had_in_batch_is_refused(spark, location, job, complaint):
     """BATCH by name names the query or source and the fix, and writes nothing."""
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
     with pytest.raises(ConfigError, match=complaint):
-        run(spark, place, job, mode="batch")
+        run(spark, location, job, mode="batch")
 
-    assert not place.job_dir.exists()
-    assert ["000.csv"] == paths_under(place.root / "input")
+    assert not location.job_dir.exists()
+    assert ["000.csv"] == paths_under(location.root / "input")
 
 
-def test_a_batch_run_goes_on_only_with_its_own_queries(spark, place):
+def test_a_batch_run_goes_on_only_with_its_own_queries(spark, location):
     """
     The queries of a BATCH run commit together, so a program that lacks one of them is refused.
     """
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
     with failing_at("batch.committed"), pytest.raises(RunFailedError, match="batch.committed"):
-        place.run(spark, "two_queries", mode="automatic", run_id="r1")
+        location.run(spark, "two_queries", mode="automatic", run_id="r1")
 
     with pytest.raises(ConfigError, match="BATCH with the queries rows, windows, .* has out;"):
-        place.run(spark, "tumbling_window", mode="automatic", run_id="r1")
-    place.run(spark, "two_queries", mode="automatic", run_id="r1")
-    assert windows_of(EVENTS) == read_with_pandas(place.output / "windows")
+        location.run(spark, "tumbling_window", mode="automatic", run_id="r1")
+    location.run(spark, "two_queries", mode="automatic", run_id="r1")
+    assert windows_of(EVENTS) == read_with_pandas(location.output / "windows")
 
 
 # --- all or nothing -----------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_a_batch_run_that_fails_has_published_nothing(spark, place):
+def test_a_batch_run_that_fails_has_published_nothing(spark, location):
     """
     One query's failure keeps the other's output back; the same command then gives both, once, and
     another run's command is refused only from the commit on.
     """
-    write_events(place.input, EVENTS)
-    failing = place.root / "failing"
+    write_events(location.input, EVENTS)
+    failing = location.root / "failing"
     failing.touch()
     asked = {"params": {"failing": str(failing)}, "mode": "automatic"}
 
     with pytest.raises(RunFailedError, match="query 'windows'.*failing"):
-        run(spark, place, "one_fails", run_id="r1", **asked)
-    assert [] == list(place.root.glob("output/*/part-*"))
-    assert committed_batch_run(JobDirectory(open_storage(str(place.job_dir)))) is None
+        run(spark, location, "one_fails", run_id="r1", **asked)
+    assert [] == list(location.root.glob("output/*/part-*"))
+    assert committed_batch_run(JobDirectory(open_storage(str(location.job_dir)))) is None
     failing.unlink()
-    final = run(spark, place, "one_fails", **asked)
+    final = run(spark, location, "one_fails", **asked)
 
     assert ("r1", "BATCH", 2, 8) == (final.run_id, final.mode, final.attempts, final.rows_read)
-    assert windows_of(EVENTS) == read_with_pandas(place.output / "windows")
+    assert windows_of(EVENTS) == read_with_pandas(location.output / "windows")
     rows = sorted((START + t, k, v) for t, k, v in EVENTS)
-    assert rows == read_with_pandas(place.output / "rows")
-    assert [] == list(place.output.glob(".*.staging"))
+    assert rows == read_with_pandas(location.output / "rows")
+    assert [] == list(location.output.glob(".*.staging"))
 
 
-def test_what_is_committed_counts_although_the_input_changes(spark, place):
+def test_what_is_committed_counts_although_the_input_changes(spark, location):
     """
     A run that ended between its commit and its end does not read again: it publishes what it had,
     after on_finish, and until then no other run may begin.
     """
-    write_events(place.input, EVENTS)
-    params = {"trace": str(place.trace)}
+    write_events(location.input, EVENTS)
+    params = {"trace": str(location.trace)}
 
     with failing_at("batch.committed"), pytest.raises(RunFailedError, match="batch.committed"):
-        place.run(spark, "traced", mode="automatic", run_id="r1", params=params)
-    assert [] == list(place.root.glob("output/part-*"))
-    write_events(place.input, [(50, "late", 1)], first=1)
+        location.run(spark, "traced", mode="automatic", run_id="r1", params=params)
+    assert [] == list(location.root.glob("output/part-*"))
+    write_events(location.input, [(50, "late", 1)], first=1)
     with pytest.raises(JobDrainedError, match="is being drained by run 'r1'.*--run-id r1"):
-        place.run(spark, "traced", mode="streaming", run_id="r2", params=params)
-    assert ["out"] == clean_up(str(place.job_dir), spark=spark)
-    assert [] == list(place.root.glob("output/part-*"))
+        location.run(spark, "traced", mode="streaming", run_id="r2", params=params)
+    assert ["out"] == clean_up(str(location.job_dir), spark=spark)
+    assert [] == list(location.root.glob("output/part-*"))
 
-    final = place.run(spark, "traced", mode="automatic", params=params)
+    final = location.run(spark, "traced", mode="automatic", params=params)
 
     assert ("FINISHED", "BATCH", 2) == (final.outcome, final.mode, final.attempts)
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
-    assert ["close", "finish:0", "close"] == place.noted()
+    assert windows_of(EVENTS) == read_with_pandas(location.output)
+    assert ["close", "finish:0", "close"] == location.noted()
 
 
 @pytest.mark.long
-def test_a_batch_job_is_cancelled_in_its_middle(spark, place):
+def test_a_batch_job_is_cancelled_in_its_middle(spark, location):
     """A stop ends the Spark job at once, nothing is published, and the same command goes on."""
-    write_events(place.input, EVENTS)
-    gate, stop = place.root / "gate", threading.Event()
+    write_events(location.input, EVENTS)
+    gate, stop = location.root / "gate", threading.Event()
     asked = {"params": {"gate": str(gate)}, "mode": "batch"}
     seen = []
 
@@ -390,41 +390,43 @@ def test_a_batch_job_is_cancelled_in_its_middle(spark, place):
 
     begun = time.monotonic()
     with pytest.raises(RunCancelledError):
-        run_job(place.ask("gated", **asked), spark=spark, stop=stop, on_progress=stop_when_it_runs)
+        run_job(
+            location.ask("gated", **asked), spark=spark, stop=stop, on_progress=stop_when_it_runs
+        )
     assert time.monotonic() - begun < 60
     assert "reading" in seen
-    assert [] == list(place.root.glob("output/part-*"))
+    assert [] == list(location.root.glob("output/part-*"))
     gate.touch()
 
-    final = place.run(spark, "gated", **asked)
+    final = location.run(spark, "gated", **asked)
 
     assert ("FINISHED", 2) == (final.outcome, final.attempts)
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert windows_of(EVENTS) == read_with_pandas(location.output)
 
 
-def test_a_batch_run_is_replayed(spark, place):
-    """A run that takes a BATCH run's place takes its rows back first, and writes them anew once."""
-    write_events(place.input, EVENTS)
-    first = place.run(spark, "tumbling_window", run_id="r1", mode="automatic")
-    write_events(place.input, [(44, "d", 5)], first=1)
+def test_a_batch_run_is_replayed(spark, location):
+    """A run that takes a BATCH run's location takes its rows back first, and writes them anew once."""
+    write_events(location.input, EVENTS)
+    first = location.run(spark, "tumbling_window", run_id="r1", mode="automatic")
+    write_events(location.input, [(44, "d", 5)], first=1)
 
-    second = place.run(spark, "tumbling_window", run_id="r2", mode="automatic", replays="r1")
+    second = location.run(spark, "tumbling_window", run_id="r2", mode="automatic", replays="r1")
 
     assert ["BATCH", "BATCH"] == [first.mode, second.mode]
-    assert windows_of([*EVENTS, (44, "d", 5)]) == read_with_pandas(place.output)
+    assert windows_of([*EVENTS, (44, "d", 5)]) == read_with_pandas(location.output)
     ids = [run.queries["out"]["query_id"] for run in (first, second)]
     assert ids[0] != ids[1]
 
 
-def test_the_mode_of_the_first_attempt_stays(spark, place):
+def test_the_mode_of_the_first_attempt_stays(spark, location):
     """A later attempt is in BATCH because the first was; one that asks for STREAMING is refused."""
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
     with failing_at("sink.precommitted"), pytest.raises(RunFailedError, match="sink.precommitted"):
-        place.run(spark, "tumbling_window", mode="batch", run_id="r1")
+        location.run(spark, "tumbling_window", mode="batch", run_id="r1")
 
     with pytest.raises(ConfigError, match="mode='batch'.*mode='streaming'"):
-        place.run(spark, "tumbling_window", mode="streaming", run_id="r1")
-    final = place.run(spark, "tumbling_window", mode="automatic", run_id="r1")
+        location.run(spark, "tumbling_window", mode="streaming", run_id="r1")
+    final = location.run(spark, "tumbling_window", mode="automatic", run_id="r1")
     assert ("BATCH", 2) == (final.mode, final.attempts)
-    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert windows_of(EVENTS) == read_with_pandas(location.output)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from streams import Place, read_with_pandas, write_events
+from streams import Location, read_with_pandas, write_events
 
 from airflow_provider.extensions.row_checks.records import records_of
 from airflow_provider.extensions.upgrades.canonical_plan import fingerprint_of
@@ -96,23 +96,23 @@ def bases(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     """Return the folder of each job, suspended after its first input, and its savepoint there."""
     made = {}
     for name in ("counts", "distinct", "joined", "checked"):
-        place = Place(tmp_path_factory.mktemp(name))
-        write_events(place.input, FIRST)
-        run_job(ask(place, name, run_id="r1"), spark=spark)
-        source = job_source(str(place.job_dir), SystemClock())
-        take_savepoint(source, str(place.root / "savepoint"))
-        made[name] = place.root
+        location = Location(tmp_path_factory.mktemp(name))
+        write_events(location.input, FIRST)
+        run_job(ask(location, name, run_id="r1"), spark=spark)
+        source = job_source(str(location.job_dir), SystemClock())
+        take_savepoint(source, str(location.root / "savepoint"))
+        made[name] = location.root
     return made
 
 
-def ask(place: Place, job: str, **asked: Any) -> Any:
-    return place.ask(job, entry=f"{JOBS}:{job}", **{**SUSPEND, **asked})
+def ask(location: Location, job: str, **asked: Any) -> Any:
+    return location.ask(job, entry=f"{JOBS}:{job}", **{**SUSPEND, **asked})
 
 
-def a_copy(base: Path, root: Path) -> Place:
-    """Return a copy of a job's folder; the state of what is deduplicated here names no place."""
+def a_copy(base: Path, root: Path) -> Location:
+    """Return a copy of a job's folder; the state of what is deduplicated here names no location."""
     shutil.copytree(base, root, dirs_exist_ok=True)
-    return Place(root)
+    return Location(root)
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
@@ -133,13 +133,13 @@ def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bas
     """
     before = {name: everything_in(root) for name, root in bases.items()}
     for base, job, words in MIXES:
-        place = Place(bases[base])
-        savepoint = str(place.root / "savepoint")
+        location = Location(bases[base])
+        savepoint = str(location.root / "savepoint")
         new = dataclasses.replace(
-            ask(place, job, from_savepoint=savepoint), job_dir=str(place.root / "new")
+            ask(location, job, from_savepoint=savepoint), job_dir=str(location.root / "new")
         )
         caplog.clear()
-        for asked, where in ((ask(place, job), place.job_dir), (new, savepoint)):
+        for asked, where in ((ask(location, job), location.job_dir), (new, savepoint)):
             said = refusal(spark, asked)
             assert f"{MIXED}query 'out': {words}" in said, job
             assert str(where) in said, job
@@ -159,9 +159,9 @@ def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
     """
     before = {name: everything_in(root) for name, root in bases.items()}
     for base, job, words in UNFIT:
-        place = Place(bases[base])
+        location = Location(bases[base])
         for more in ({}, {"allow_mixed_results": True}):
-            said = refusal(spark, ask(place, job, **more))
+            said = refusal(spark, ask(location, job, **more))
             assert words in said, job
             assert IS_RESET in said, job
             assert "\n" not in said, job
@@ -173,8 +173,8 @@ def test_all_that_is_wrong_with_a_change_is_said_at_once(spark, bases):
     A column that the sink does not hold and a state that does not fit are one refusal, with the line
     of the job: the second is not found when the first has been corrected.
     """
-    place = Place(bases["counts"])
-    said = refusal(spark, ask(place, "nested_aggregate_added"))
+    location = Location(bases["counts"])
+    said = refusal(spark, ask(location, "nested_aggregate_added"))
     assert "upgraded_jobs.py:" in said
     assert "column 'all' is of type array, which csv does not hold" in said
     assert "functions of operator 0 stateStoreSave: count(1), sum(v) -> count(1), " in said
@@ -188,11 +188,11 @@ def test_what_changes_later_results_only_is_accepted(spark, bases, tmp_path, cap
     the log says what has changed.
     """
     for job, what, now in LATER_RESULTS:
-        place = a_copy(bases["counts"], tmp_path / job)
-        write_events(place.input, LATER, first=1)
+        location = a_copy(bases["counts"], tmp_path / job)
+        write_events(location.input, LATER, first=1)
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            final = run_job(ask(place, job), spark=spark)
+            final = run_job(ask(location, job), spark=spark)
         assert "SUSPENDED" == final.outcome, job
         told = [r.getMessage() for r in caplog.records if "has changed since" in r.getMessage()]
         assert bool(what) == bool(told), job
@@ -207,11 +207,11 @@ def test_what_the_runtime_adds_to_a_plan_is_no_change(spark, bases, tmp_path, ca
     query uses, and a rule that takes no row out, change nothing: the job continues and logs nothing.
     """
     for job in ("column_read", "counts_rules"):
-        place = a_copy(bases["checked"], tmp_path / job)
-        write_events(place.input, LATER, first=1)
+        location = a_copy(bases["checked"], tmp_path / job)
+        write_events(location.input, LATER, first=1)
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            final = run_job(ask(place, job), spark=spark)
+            final = run_job(ask(location, job), spark=spark)
         assert "SUSPENDED" == final.outcome, job
         assert "has changed since" not in caplog.text, job
 
@@ -260,18 +260,18 @@ def test_mixed_results_that_are_asked_for(spark, bases, tmp_path):
     With the option the job goes on with the state, once: from then on it is this job's, a later run
     needs no option, and going back is refused.
     """
-    place = a_copy(bases["counts"], tmp_path / "mixed")
-    write_events(place.input, LATER, first=1)
-    run_job(ask(place, "other_window", allow_mixed_results=True), spark=spark)
+    location = a_copy(bases["counts"], tmp_path / "mixed")
+    write_events(location.input, LATER, first=1)
+    run_job(ask(location, "other_window", allow_mixed_results=True), spark=spark)
 
-    kept = kept_fingerprint(JobDirectory(open_storage(str(place.job_dir))), "out")
+    kept = kept_fingerprint(JobDirectory(open_storage(str(location.job_dir))), "out")
     assert kept is not None
     assert "window(time, 20 seconds)" == kept.operators[0].window
     assert "window(time, 20 seconds) -> window(time, 10 seconds)" in refusal(
-        spark, ask(place, "counts")
+        spark, ask(location, "counts")
     )
-    write_events(place.input, [(99, "z", 1)], first=2)
-    run_job(ask(place, "other_window"), spark=spark)
+    write_events(location.input, [(99, "z", 1)], first=2)
+    run_job(ask(location, "other_window"), spark=spark)
 
 
 @pytest.mark.whole
@@ -282,9 +282,9 @@ def test_each_change_can_be_asked_for(spark, bases, tmp_path, change):
     """
     Spark itself goes on with each state that would mix results: it is the option alone that decides.
     """
-    place = a_copy(bases[change.base], tmp_path / "asked")
-    write_events(place.input, LATER, first=1)
-    final = run_job(ask(place, change.job, allow_mixed_results=True), spark=spark)
+    location = a_copy(bases[change.base], tmp_path / "asked")
+    write_events(location.input, LATER, first=1)
+    final = run_job(ask(location, change.job, allow_mixed_results=True), spark=spark)
     assert "SUSPENDED" == final.outcome
 
 
@@ -292,9 +292,9 @@ def test_each_change_can_be_asked_for(spark, bases, tmp_path, change):
 @pytest.mark.parametrize("change", UNFIT, ids=lambda c: c.job)
 def test_what_does_not_fit_may_start_over(spark, bases, tmp_path, change):
     """When it is asked for, a query whose state does not fit starts over without it."""
-    place = a_copy(bases[change.base], tmp_path / "over")
-    write_events(place.input, LATER, first=1)
-    final = run_job(ask(place, change.job, allow_non_restored_state=True), spark=spark)
+    location = a_copy(bases[change.base], tmp_path / "over")
+    write_events(location.input, LATER, first=1)
+    final = run_job(ask(location, change.job, allow_non_restored_state=True), spark=spark)
     assert "SUSPENDED" == final.outcome
 
 
@@ -304,14 +304,14 @@ def test_a_start_that_commits_nothing_has_changed_nothing(spark, bases, tmp_path
     A changed job that was allowed and has run no batch leaves the state the former job's; a
     checkpoint without a record, of an older version, goes on, and gets one.
     """
-    place = a_copy(bases["counts"], tmp_path / "idle")
+    location = a_copy(bases["counts"], tmp_path / "idle")
     nothing_new = {"input": str(bases["counts"] / "input")}
     for job, more in (("other_window", {"allow_mixed_results": True}), ("counts", {})):
-        run_job(ask(place, job, params=nothing_new, **more), spark=spark)
+        run_job(ask(location, job, params=nothing_new, **more), spark=spark)
 
-    (record,) = (place.job_dir / "queries" / "out" / "topologies").iterdir()
+    (record,) = (location.job_dir / "queries" / "out" / "topologies").iterdir()
     record.write_text(json.dumps({**json.loads(record.read_text()), "versions": []}))
-    write_events(place.input, LATER, first=1)
-    run_job(ask(place, "counts"), spark=spark)
-    assert "would be mixed" in refusal(spark, ask(place, "other_window"))
-    assert [] != read_with_pandas(place.output / "out")
+    write_events(location.input, LATER, first=1)
+    run_job(ask(location, "counts"), spark=spark)
+    assert "would be mixed" in refusal(spark, ask(location, "other_window"))
+    assert [] != read_with_pandas(location.output / "out")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from streams import Place
+from streams import Location
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
@@ -29,16 +29,18 @@ def everything_in(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*"))
 
 
-def test_a_check_with_spark_shows_what_would_run_and_leaves_nothing(spark, place: Place, capsys):
+def test_a_check_with_spark_shows_what_would_run_and_leaves_nothing(
+    spark, location: Location, capsys
+):
     """
     Its mode, its queries from source to sink; a column that is not there is refused as by a run.
     """
-    folder = place.root / "mine"
+    folder = location.root / "mine"
     assert EXIT_OK == main(["init", str(folder)])
     (folder / "wrong.py").write_text(WRONG)
     (folder / "input").mkdir()
     params = [f"--param={name}={folder / name}" for name in ("input", "output")]
-    before = everything_in(place.root)
+    before = everything_in(location.root)
     capsys.readouterr()
     argv = [str(folder / "job"), *params, "--entry"]
 
@@ -56,7 +58,9 @@ def test_a_check_with_spark_shows_what_would_run_and_leaves_nothing(spark, place
     checked, run = (line.partition("#")[0] for line in errors)  # what follows is an id of Spark's
     assert ([EXIT_USAGE] * 2, checked) == (codes, run)
     assert "nowhere" in checked
-    assert before == [each for each in everything_in(place.root) if "__pycache__" not in str(each)]
+    assert before == [
+        each for each in everything_in(location.root) if "__pycache__" not in str(each)
+    ]
 
 
 @pytest.mark.whole

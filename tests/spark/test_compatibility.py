@@ -39,53 +39,53 @@ def partitioned(partitions: int, conf=ROCKSDB) -> dict[str, str]:
     return {**conf, "spark.sql.shuffle.partitions": str(partitions)}
 
 
-def in_place(place, folder: str):
+def in_place(location, folder: str):
     """Return a job directory's own folder under the test's."""
-    return str(place.root / folder)
+    return str(location.root / folder)
 
 
-def suspended(spark, place, job="tumbling_window", **asked):
+def suspended(spark, location, job="tumbling_window", **asked):
     """Run a job over its first input, and return a savepoint of where it stands."""
-    write_events(place.input, FIRST)
-    place.run(spark, job, **SUSPEND, **asked)
-    return savepoint_of(place, place.job_dir)
+    write_events(location.input, FIRST)
+    location.run(spark, job, **SUSPEND, **asked)
+    return savepoint_of(location, location.job_dir)
 
 
-def savepoint_of(place, job_dir, name="s1"):
+def savepoint_of(location, job_dir, name="s1"):
     return take_savepoint(
-        job_source(str(job_dir), SystemClock()), str(place.root / "savepoints" / name)
+        job_source(str(job_dir), SystemClock()), str(location.root / "savepoints" / name)
     )
 
 
-def run_in(spark, place, folder, job="tumbling_window", **asked):
-    ask = dataclasses.replace(place.ask(job, **asked), job_dir=in_place(place, folder))
+def run_in(spark, location, folder, job="tumbling_window", **asked):
+    ask = dataclasses.replace(location.ask(job, **asked), job_dir=in_place(location, folder))
     return run_job(ask, spark=spark)
 
 
-def logs_in(place, folder):
-    return CheckpointLogs(JobDirectory(open_storage(in_place(place, folder))).checkpoint("out"))
+def logs_in(location, folder):
+    return CheckpointLogs(JobDirectory(open_storage(in_place(location, folder))).checkpoint("out"))
 
 
 # --- another number of partitions -----------------------------------------------------------------
 
 
 @pytest.mark.whole
-def test_fewer_partitions(spark, place):
+def test_fewer_partitions(spark, location):
     """
     The state is spread anew in the restored copy only; what is taken of that later has fewer, too.
     """
-    savepoint = suspended(spark, place, conf=partitioned(4))
-    restore_job(in_place(place, "new"), savepoint.url, partitions=2, spark=spark)
-    assert (4, 2) == tuple(logs_in(place, "new").offsets(batch).partitions for batch in (1, 2))
-    shutil.rmtree(place.job_dir)
-    write_events(place.input, LATER[:8], first=1)
-    run_in(spark, place, "new", conf=partitioned(4), **SUSPEND)
+    savepoint = suspended(spark, location, conf=partitioned(4))
+    restore_job(in_place(location, "new"), savepoint.url, partitions=2, spark=spark)
+    assert (4, 2) == tuple(logs_in(location, "new").offsets(batch).partitions for batch in (1, 2))
+    shutil.rmtree(location.job_dir)
+    write_events(location.input, LATER[:8], first=1)
+    run_in(spark, location, "new", conf=partitioned(4), **SUSPEND)
 
-    again = savepoint_of(place, in_place(place, "new"), "s2")
-    write_events(place.input, LATER[8:], first=2)
-    run_in(spark, place, "newer", conf=partitioned(4), from_savepoint=again.url)
+    again = savepoint_of(location, in_place(location, "new"), "s2")
+    write_events(location.input, LATER[8:], first=2)
+    run_in(spark, location, "newer", conf=partitioned(4), from_savepoint=again.url)
 
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
     assert [4, 2] == [
         s.record.queries["out"].operators[0]["partitions"] for s in (savepoint, again)
     ]
@@ -103,50 +103,52 @@ def test_fewer_partitions(spark, place):
     ],
     ids=["aggregation", "join", "sessions", "timers"],
 )
-def test_a_job_begins_with_other_partitions(spark, place, job, store, partitions):
+def test_a_job_begins_with_other_partitions(spark, location, job, store, partitions):
     """Windows, both sides of a join, sessions and timers end as if never stopped."""
     before, after = partitions
     conf = partitioned(before, store)
-    params = {"shown": str(place.input), "clicked": str(place.input)}
-    savepoint = suspended(spark, place, job, params=params, conf=conf)
-    write_events(place.input, LATER, first=1)
+    params = {"shown": str(location.input), "clicked": str(location.input)}
+    savepoint = suspended(spark, location, job, params=params, conf=conf)
+    write_events(location.input, LATER, first=1)
 
     asked = {"params": params, "conf": conf}
-    run_in(spark, place, "new", job, from_savepoint=savepoint.url, state_partitions=after, **asked)
-    restored = read_with_pandas(place.output)
+    run_in(
+        spark, location, "new", job, from_savepoint=savepoint.url, state_partitions=after, **asked
+    )
+    restored = read_with_pandas(location.output)
 
-    shutil.rmtree(place.output)
-    run_in(spark, place, "whole", job, **asked)
-    assert read_with_pandas(place.output) == restored
-    assert after == logs_in(place, "new").offsets(2).partitions
+    shutil.rmtree(location.output)
+    run_in(spark, location, "whole", job, **asked)
+    assert read_with_pandas(location.output) == restored
+    assert after == logs_in(location, "new").offsets(2).partitions
 
 
-def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spark, place):
+def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spark, location):
     """State in memory and HDFS, a job without state, no partition at all: said without a trace."""
-    savepoint = suspended(spark, place, conf=partitioned(2, HDFS))
-    new = place.root / "new"
+    savepoint = suspended(spark, location, conf=partitioned(2, HDFS))
+    new = location.root / "new"
     for begin in (
         lambda: restore_job(str(new), savepoint.url, partitions=5, spark=spark),
-        lambda: run_in(spark, place, "new", from_savepoint=savepoint.url, state_partitions=5),
+        lambda: run_in(spark, location, "new", from_savepoint=savepoint.url, state_partitions=5),
     ):
         with pytest.raises(ConfigError, match=r"0 \(stateStoreSave\) keeps it in hdfs, and Spark"):
             begin()
     with pytest.raises(ConfigError, match="partitions 0: state has from 1 to"):
         restore_job(str(new), savepoint.url, partitions=0, spark=spark)
     with pytest.raises(ConfigError, match="partitions goes with a savepoint"):
-        place.ask("tumbling_window", state_partitions=5)
+        location.ask("tumbling_window", state_partitions=5)
     assert not new.exists()
 
 
 @pytest.mark.long
-def test_a_job_has_begun_with_its_partitions(spark, place):
+def test_a_job_has_begun_with_its_partitions(spark, location):
     """
     What Spark fails at leaves an open restore, which the same command without partitions ends;
     whoever asks for others when the job has begun is told so.
     """
-    savepoint = suspended(spark, place, conf=partitioned(2, FORMAT_2))
-    new = in_place(place, "new")
-    hidden = place.root / "savepoints/s1/queries/out/state/0/_metadata/metadata"
+    savepoint = suspended(spark, location, conf=partitioned(2, FORMAT_2))
+    new = in_place(location, "new")
+    hidden = location.root / "savepoints/s1/queries/out/state/0/_metadata/metadata"
     kept = hidden.read_bytes()
     hidden.write_bytes(kept.replace(b"stateStoreSave", b"stateStoreLoad"))
 
@@ -154,24 +156,24 @@ def test_a_job_has_begun_with_its_partitions(spark, place):
         restore_job(new, savepoint.url, partitions=5, spark=spark)
     hidden.write_bytes(kept)
     with pytest.raises(CheckpointError, match="began at .* and did not end"):
-        run_in(spark, place, "new", conf=FORMAT_2)
+        run_in(spark, location, "new", conf=FORMAT_2)
     record = restore_job(new, savepoint.url)
     with pytest.raises(ConfigError, match="with partitions=None, and 5 are requested now"):
-        run_in(spark, place, "new", from_savepoint=savepoint.url, state_partitions=5)
+        run_in(spark, location, "new", from_savepoint=savepoint.url, state_partitions=5)
 
-    write_events(place.input, LATER, first=1)
-    run_in(spark, place, "new", from_savepoint=savepoint.url, conf=FORMAT_2)
+    write_events(location.input, LATER, first=1)
+    run_in(spark, location, "new", from_savepoint=savepoint.url, conf=FORMAT_2)
     assert (2, None) == (record.number, record.plan.partitions)
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
 
 
 # --- another job ----------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_another_job_is_refused_before_anything_is_written(spark, place):
+def test_another_job_is_refused_before_anything_is_written(spark, location):
     """Queries of other names, sources or operators would get each other's positions and state."""
-    savepoint = suspended(spark, place, conf=ROCKSDB)
+    savepoint = suspended(spark, location, conf=ROCKSDB)
     operators = "expected the stateful operators 0 stateStoreSave, found"
 
     for job, conf, said in [
@@ -190,39 +192,39 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
         with pytest.raises(ConfigError, match=said):
             run_in(
                 spark,
-                place,
+                location,
                 "new",
                 job,
-                params={"other": str(place.input)},
+                params={"other": str(location.input)},
                 conf=conf,
                 from_savepoint=savepoint.url,
             )
-    assert not (place.root / "new").exists()
+    assert not (location.root / "new").exists()
 
 
 @pytest.mark.long
-def test_a_query_that_does_not_fit_may_begin_anew(spark, place):
+def test_a_query_that_does_not_fit_may_begin_anew(spark, location):
     """When it is allowed, it reads all its input, and none of the savepoint's state."""
-    savepoint = suspended(spark, place, "deduplication", conf=ROCKSDB)
-    shutil.rmtree(place.output)
+    savepoint = suspended(spark, location, "deduplication", conf=ROCKSDB)
+    shutil.rmtree(location.output)
 
     run_in(
         spark,
-        place,
+        location,
         "new",
         conf=ROCKSDB,
         from_savepoint=savepoint.url,
         allow_non_restored_state=True,
     )
 
-    assert windows_of(FIRST) == read_with_pandas(place.output)
+    assert windows_of(FIRST) == read_with_pandas(location.output)
 
 
 @pytest.mark.long
 def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_path):
     """
     They are those of which Spark writes lines and state when it is: a stream has a line for each
-    place where it is read.
+    location where it is read.
     """
     session = new_session(spark)
     rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from streams import SUSPEND, Place
+from streams import SUSPEND, Location
 
 from airflow_provider.runtime.errors import ConfigError
 
@@ -17,7 +17,7 @@ JOB = f"{Path(__file__).with_name('corrected_jobs.py')}:values"
 MINUTE = "2026-01-01 00:00:00"
 
 
-class Corrected(Place):
+class Corrected(Location):
     """The folders of a job that reads corrected records."""
 
     @property
@@ -34,11 +34,11 @@ class Corrected(Place):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Corrected:
+def location(tmp_path: Path) -> Corrected:
     """Give a folder with two good records and one without a number."""
-    place = Corrected(tmp_path)
-    write(place.input / "1.csv", "a,1", "b,two", "c,3")
-    return place
+    location = Corrected(tmp_path)
+    write(location.input / "1.csv", "a,1", "b,two", "c,3")
+    return location
 
 
 def write(file: Path, *records: str) -> None:
@@ -53,51 +53,51 @@ def rows(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.long
-def test_a_corrected_record_is_read_once(spark: Any, place: Corrected) -> None:
+def test_a_corrected_record_is_read_once(spark: Any, location: Corrected) -> None:
     """Run 1 rejects a record, run 2 reads the corrected one and rejects another, run 3 nothing."""
-    first = place.read(spark, "r1", **SUSPEND)
-    assert [("a", 1), ("c", 3)] == rows(place.output, "k", "v")
-    ((raw, origin),) = rows(place.kept, "row", "origin")
+    first = location.read(spark, "r1", **SUSPEND)
+    assert [("a", 1), ("c", 3)] == rows(location.output, "k", "v")
+    ((raw, origin),) = rows(location.kept, "row", "origin")
     assert (f"{MINUTE},b,two", True) == (raw, "/input/1.csv:" in origin)
 
-    write(place.corrected / "b.csv", "b,2", "d,four")
-    second = place.read(spark, "r2", **SUSPEND)
-    third = place.read(spark, "r3", **SUSPEND)
+    write(location.corrected / "b.csv", "b,2", "d,four")
+    second = location.read(spark, "r2", **SUSPEND)
+    third = location.read(spark, "r3", **SUSPEND)
 
-    assert [("a", 1), ("b", 2), ("c", 3)] == rows(place.output, "k", "v")
-    origins = [origin.rpartition(":")[0] for (origin,) in rows(place.kept, "origin")]
-    assert [place.corrected / "b.csv", place.input / "1.csv"] == [
+    assert [("a", 1), ("b", 2), ("c", 3)] == rows(location.output, "k", "v")
+    origins = [origin.rpartition(":")[0] for (origin,) in rows(location.kept, "origin")]
+    assert [location.corrected / "b.csv", location.input / "1.csv"] == [
         Path(origin.removeprefix("file://")) for origin in origins
     ]
     assert [3, 2, 0] == [final.rows_read for final in (first, second, third)]
 
 
 @pytest.mark.long
-def test_batch_reads_the_input_and_all_that_was_corrected(spark: Any, place: Corrected) -> None:
+def test_batch_reads_the_input_and_all_that_was_corrected(spark: Any, location: Corrected) -> None:
     """Without the folder a batch job has the input alone; with it, both."""
-    alone = place.read(spark, "r1", mode="batch")
-    both = Corrected(place.root / "both")
+    alone = location.read(spark, "r1", mode="batch")
+    both = Corrected(location.root / "both")
     both.root.mkdir()
-    place.input.rename(both.input)
+    location.input.rename(both.input)
     write(both.corrected / "b.csv", "b,2")
     again = both.read(spark, "r1", mode="batch")
 
     assert [3, 4] == [final.rows_read for final in (alone, again)]
-    assert [("a", 1), ("c", 3)] == rows(place.output, "k", "v")
+    assert [("a", 1), ("c", 3)] == rows(location.output, "k", "v")
     assert [("a", 1), ("b", 2), ("c", 3)] == rows(both.output, "k", "v")
 
 
-def test_the_folder_is_there_from_the_first_run_on(spark: Any, place: Corrected) -> None:
+def test_the_folder_is_there_from_the_first_run_on(spark: Any, location: Corrected) -> None:
     """A job whose source had no such folder is refused, before anything is written."""
-    alone = place.ask(
+    alone = location.ask(
         "values",
         entry=f"{Path(__file__).with_name('corrected_jobs.py')}:alone",
         run_id="r1",
-        params={"kept": str(place.kept)},
+        params={"kept": str(location.kept)},
         **SUSPEND,
     )
     from airflow_provider.runtime.driver.run import run_job
 
     run_job(alone, spark=spark)
     with pytest.raises(ConfigError, match=r"events\.also"):
-        place.read(spark, "r2", **SUSPEND)
+        location.read(spark, "r2", **SUSPEND)

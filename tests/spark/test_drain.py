@@ -42,7 +42,7 @@ PRODUCT = [
     for partitions in PARTITIONS
     if not (store == "hdfs" and job in NEEDS_ROCKSDB)
 ]
-PAIRWISE = {PRODUCT[place] for place in choose_pairwise(PRODUCT)}
+PAIRWISE = {PRODUCT[location] for location in choose_pairwise(PRODUCT)}
 # Each operator in one partition, which costs least; the first one in more, and in memory, too.
 FIRST = next(iter(TRUTHS))
 CHOSEN = {(job, "rocksdb", 1) for job in TRUTHS if job != "timers_in_pandas"} | {
@@ -70,18 +70,18 @@ MATRIX = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("job", "store", "partitions"), MATRIX)
-def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store, partitions):
+def test_a_drain_flushes_every_row_and_leaves_no_state(spark, location, job, store, partitions):
     """The output is the truth to every reader, state is empty, and the final checkpoint says so."""
     conf = {
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.streaming.stateStore.providerClass": STORES[store],
     }
 
-    final = place.run(spark, job, conf=conf, **prepare(place, job))
+    final = location.run(spark, job, conf=conf, **prepare(location, job))
 
     truth = TRUTHS[job]()
     assert dict.fromkeys(["pandas", "DuckDB, folder", "DuckDB, **", "Spark"], truth) == (
-        read_everywhere(spark, place.output)
+        read_everywhere(spark, location.output)
     )
     query = final.queries["out"]
     assert ("FINISHED", True, END_OF_TIME) == (final.outcome, query["finished"], query["watermark"])
@@ -93,7 +93,7 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
     assert len(truth) == query["sinks"][0]["rows"]
     rows_in = len(ALL) + (sum(map(len, CLICKED)) if job in JOINS else 0)
     assert rows_in == final.rows_read
-    state = state_of(spark, place.checkpoint())
+    state = state_of(spark, location.checkpoint())
     assert dict.fromkeys(state, 0) == state
     assert state
 
@@ -112,7 +112,7 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
         ),
     ],
 )
-def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
+def test_plain_spark_leaves_the_tail_in_state(spark, location, job):
     """
     The same query under plain ``availableNow`` ends well, and its state still holds the last rows:
     that of the operators that the query was known to have before it was started.
@@ -121,21 +121,21 @@ def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
     for key, value in CONF.items():
         session.conf.set(key, value)
     session.conf.set("spark.sql.streaming.stateStore.providerClass", STORES["rocksdb"])
-    params = {"input": str(place.input), "output": str(place.output)}
-    params |= prepare(place, job)["params"]
+    params = {"input": str(location.input), "output": str(location.output)}
+    params |= prepare(location, job)["params"]
     context = JobContext(session, params=params, run_id="plain", mode="STREAMING")
     load_entry(f"{JOBS}:{job}")(context)
-    checkpoint = place.root / "checkpoint"
+    checkpoint = location.root / "checkpoint"
     writer = context.queries[0].df.writeStream.option("checkpointLocation", str(checkpoint))
 
-    query = writer.trigger(availableNow=True).start(str(place.output), format="parquet")
+    query = writer.trigger(availableNow=True).start(str(location.output), format="parquet")
     query.awaitTermination()
 
     assert query.exception() is None
-    saved = take_savepoint(checkpoint_source(str(checkpoint)), str(place.root / "savepoint"))
+    saved = take_savepoint(checkpoint_source(str(checkpoint)), str(location.root / "savepoint"))
     assert [] == mismatches(saved.record.queries["query"].topology, context.queries[0].topology)
     assert sum(state_of(spark, checkpoint).values()) > 0
-    written = set(read_with_pandas(place.output))
+    written = set(read_with_pandas(location.output))
     if job == "deduplication":  # it emits at once; only its state stays
         assert set(TRUTHS[job]()) == written
     else:
@@ -143,14 +143,14 @@ def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
 
 
 @pytest.mark.long
-def test_timers_need_rocksdb(spark, place):
+def test_timers_need_rocksdb(spark, location):
     """
     Where Spark's state store cannot hold timers, the run fails for good with Spark's own reason.
     """
     conf = {"spark.sql.streaming.stateStore.providerClass": STORES["hdfs"]}
 
     with pytest.raises(RunFailedError) as failed:
-        place.run(spark, "timers", conf=conf, **prepare(place, "timers"))
+        location.run(spark, "timers", conf=conf, **prepare(location, "timers"))
 
     failure = failed.value.failure
     assert (FailureClass.NON_RECOVERABLE, "out") == (failure.failure_class, failure.query)

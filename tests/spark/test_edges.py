@@ -54,8 +54,8 @@ def rows_after_start(*events):
     return sorted((START + t, k, v) for t, k, v in events)
 
 
-def attempts_of(place, run_id):
-    return JobDirectory(open_storage(str(place.job_dir))).run(run_id).attempts()
+def attempts_of(location, run_id):
+    return JobDirectory(open_storage(str(location.job_dir))).run(run_id).attempts()
 
 
 def files_under(folder):
@@ -65,45 +65,45 @@ def files_under(folder):
 # --- little input -------------------------------------------------------------------------------
 
 
-def test_an_empty_input_is_finished_at_once(spark, place):
+def test_an_empty_input_is_finished_at_once(spark, location):
     """
     A folder without files has an end too: no batch runs, nothing is written, the run is FINISHED.
     """
-    place.input.mkdir()
+    location.input.mkdir()
 
-    final = place.run(spark, "tumbling_window")
+    final = location.run(spark, "tumbling_window")
 
     assert ("FINISHED", 0) == (final.outcome, final.rows_read)
     query = final.queries["out"]
     assert (None, None, True) == (query["batch_id"], query["watermark"], query["finished"])
     assert [(None, 0)] == [(sink["epoch"], sink["rows"]) for sink in query["sinks"]]
-    assert [] == list(place.root.glob("output/*"))
+    assert [] == list(location.root.glob("output/*"))
 
 
 @pytest.mark.long
-def test_a_file_without_rows_is_an_input_too(spark, place):
+def test_a_file_without_rows_is_an_input_too(spark, location):
     """A batch without rows gives readers the schema of an output without rows."""
-    write_events(place.input, [])
+    write_events(location.input, [])
 
-    final = place.run(spark, "tumbling_window")
+    final = location.run(spark, "tumbling_window")
 
     assert ("FINISHED", 0, 0) == (
         final.outcome,
         final.rows_read,
         final.queries["out"]["sinks"][0]["rows"],
     )
-    assert {name: [] for name in read_everywhere(spark, place.output)} == (
-        read_everywhere(spark, place.output)
+    assert {name: [] for name in read_everywhere(spark, location.output)} == (
+        read_everywhere(spark, location.output)
     )
 
 
-def test_one_row(spark, place):
+def test_one_row(spark, location):
     """The only window of the only row is flushed."""
-    write_events(place.input, FEW[:1])
+    write_events(location.input, FEW[:1])
 
-    final = place.run(spark, "tumbling_window")
+    final = location.run(spark, "tumbling_window")
 
-    assert [(START, "a", 1, 1)] == read_with_pandas(place.output)
+    assert [(START, "a", 1, 1)] == read_with_pandas(location.output)
     assert ("FINISHED", 1) == (final.outcome, final.rows_read)
 
 
@@ -115,26 +115,26 @@ def test_one_row(spark, place):
         pytest.param(ONE_BY_ONE, 2, id="three batches"),
     ],
 )
-def test_the_number_of_batches_does_not_show(spark, place, params, batches):
+def test_the_number_of_batches_does_not_show(spark, location, params, batches):
     """The same files read as one batch or as several give the same output and the same counts."""
-    write_events(place.input, FEW, MORE, LAST)
+    write_events(location.input, FEW, MORE, LAST)
 
-    final = place.run(spark, "tumbling_window", params=params)
+    final = location.run(spark, "tumbling_window", params=params)
 
     truth = windows_of([*FEW, *MORE, *LAST])
-    assert truth == read_with_pandas(place.output)
+    assert truth == read_with_pandas(location.output)
     assert (8, len(truth)) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
     # After them the drain batch, and none without input before it; the first is batch 0.
     assert batches + 1 == final.queries["out"]["batch_id"]
 
 
-def test_a_query_without_state_needs_no_drain(spark, place):
+def test_a_query_without_state_needs_no_drain(spark, location):
     """Without state there is nothing to flush: the last batch that read input is the last batch."""
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "no_state", params=ONE_BY_ONE)
+    final = location.run(spark, "no_state", params=ONE_BY_ONE)
 
-    assert rows_after_start(*FEW, *MORE) == read_with_pandas(place.output)
+    assert rows_after_start(*FEW, *MORE) == read_with_pandas(location.output)
     query = final.queries["out"]
     assert ("FINISHED", True, 1, []) == (
         final.outcome,
@@ -146,30 +146,30 @@ def test_a_query_without_state_needs_no_drain(spark, place):
 
 
 @pytest.mark.long
-def test_rows_that_are_late_are_read_and_dropped(spark, place):
+def test_rows_that_are_late_are_read_and_dropped(spark, location):
     """
     A batch whose every row is late changes nothing: its windows are not opened again by the drain.
     """
-    write_events(place.input, [(100, "a", 1)], [(101, "a", 2)], FEW)
+    write_events(location.input, [(100, "a", 1)], [(101, "a", 2)], FEW)
 
-    final = place.run(spark, "tumbling_window", params=ONE_BY_ONE)
+    final = location.run(spark, "tumbling_window", params=ONE_BY_ONE)
 
-    assert windows_of([(100, "a", 1), (101, "a", 2)]) == read_with_pandas(place.output)
+    assert windows_of([(100, "a", 1), (101, "a", 2)]) == read_with_pandas(location.output)
     assert (5, 1) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
-    assert {"0:stateStoreSave:default": 0} == state_of(spark, place.checkpoint())
+    assert {"0:stateStoreSave:default": 0} == state_of(spark, location.checkpoint())
 
 
 # --- several of everything ----------------------------------------------------------------------
 
 
-def test_several_queries_finish_together(spark, place):
+def test_several_queries_finish_together(spark, location):
     """Each query has its own checkpoint, output and end; the final checkpoint tells of both."""
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "two_queries")
+    final = location.run(spark, "two_queries")
 
-    assert windows_of([*FEW, *MORE]) == read_with_pandas(place.output / "windows")
-    assert rows_after_start(*FEW, *MORE) == read_with_pandas(place.output / "rows")
+    assert windows_of([*FEW, *MORE]) == read_with_pandas(location.output / "windows")
+    assert rows_after_start(*FEW, *MORE) == read_with_pandas(location.output / "rows")
     assert {"windows", "rows"} == final.queries.keys()
     assert [True, True] == [query["finished"] for query in final.queries.values()]
     assert END_OF_TIME == final.queries["windows"]["watermark"]
@@ -177,16 +177,16 @@ def test_several_queries_finish_together(spark, place):
 
 
 @pytest.mark.long
-def test_several_sinks_share_every_epoch(spark, place):
+def test_several_sinks_share_every_epoch(spark, location):
     """Two sinks of one query get the same rows, computed once."""
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "two_sinks", params=ONE_BY_ONE)
+    final = location.run(spark, "two_sinks", params=ONE_BY_ONE)
 
     truth = windows_of([*FEW, *MORE])
-    assert truth == read_with_pandas(place.output / "one")
+    assert truth == read_with_pandas(location.output / "one")
     columns = ["start", "k", "n", "total"]
-    in_json = spark.read.json(str(place.output / "two")).select(columns)
+    in_json = spark.read.json(str(location.output / "two")).select(columns)
     assert truth == plain(in_json.collect())
     sinks = final.queries["out"]["sinks"]
     assert [len(truth)] * 2 == [sink["rows"] for sink in sinks]
@@ -194,22 +194,22 @@ def test_several_sinks_share_every_epoch(spark, place):
     assert 6 == final.rows_read
 
 
-def test_partitions_become_folders(spark, place):
+def test_partitions_become_folders(spark, location):
     """Every reader finds the partition column of ``partition_by`` again."""
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "partitioned", params=ONE_BY_ONE)
+    final = location.run(spark, "partitioned", params=ONE_BY_ONE)
 
     truth = sorted((k, start, n, total) for start, k, n, total in windows_of([*FEW, *MORE]))
     columns = ["k", "start", "n", "total"]
-    assert ["k=a", "k=b", "k=c"] == sorted(path.name for path in place.output.iterdir())
-    frame = pd.read_parquet(place.output).astype({"k": str})
+    assert ["k=a", "k=b", "k=c"] == sorted(path.name for path in location.output.iterdir())
+    frame = pd.read_parquet(location.output).astype({"k": str})
     assert truth == plain(frame[columns].itertuples(index=False))
     with duckdb.connect() as connection:
-        pattern = str(place.output / "**" / "*.parquet")
+        pattern = str(location.output / "**" / "*.parquet")
         found = connection.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [pattern])
         assert truth == plain(found.fetchall())
-    assert truth == plain(spark.read.parquet(str(place.output)).select(columns).collect())
+    assert truth == plain(spark.read.parquet(str(location.output)).select(columns).collect())
     assert len(truth) == final.queries["out"]["sinks"][0]["rows"]
 
 
@@ -218,52 +218,52 @@ def test_partitions_become_folders(spark, place):
     "file_format",
     [pytest.param("parquet", marks=pytest.mark.whole), "json", "csv", "orc"],
 )
-def test_every_format_is_written(spark, place, file_format):
+def test_every_format_is_written(spark, location, file_format):
     """Spark reads back each format that the sink writes, without options but a schema."""
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "in_format", params={"format": file_format})
+    final = location.run(spark, "in_format", params={"format": file_format})
 
     truth = windows_of([*FEW, *MORE])
     schema = "start long, k string, n long, total long"
-    assert truth == read_with_spark(spark, place.output, file_format, schema=schema)
+    assert truth == read_with_spark(spark, location.output, file_format, schema=schema)
     assert ["windows"] == [operator["name"] for operator in final.queries["out"]["operators"]]
 
 
 @pytest.mark.long
-def test_a_source_united_with_itself(spark, place):
-    """A DataFrame used twice has two places in Spark's log, and each row takes both ways."""
-    write_events(place.input, FEW, MORE)
+def test_a_source_united_with_itself(spark, location):
+    """A DataFrame used twice has two locations in Spark's log, and each row takes both ways."""
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "united_with_itself")
+    final = location.run(spark, "united_with_itself")
 
-    assert windows_of([*FEW, *FEW, *MORE, *MORE]) == read_with_pandas(place.output)
+    assert windows_of([*FEW, *FEW, *MORE, *MORE]) == read_with_pandas(location.output)
     ends = [(s["name"], s["end_offset"]) for s in final.queries["out"]["sources"]]
     assert [("events", {"logOffset": 0})] * 2 == ends
 
 
 @pytest.mark.long
-def test_a_source_joined_with_itself(spark, place):
+def test_a_source_joined_with_itself(spark, location):
     """Both sides of a self-join are the same source, and both are drained."""
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
 
-    final = place.run(spark, "joined_with_itself")
+    final = location.run(spark, "joined_with_itself")
 
-    assert rows_after_start(*FEW, *MORE) == read_with_pandas(place.output)
+    assert rows_after_start(*FEW, *MORE) == read_with_pandas(location.output)
     assert {"events"} == {source["name"] for source in final.queries["out"]["sources"]}
     assert [0] == [operator["state_rows"] for operator in final.queries["out"]["operators"]]
 
 
 @pytest.mark.long
-def test_two_sources_of_different_length(spark, place):
+def test_two_sources_of_different_length(spark, location):
     """A source that ended long ago in event time does not hold the other one's windows back."""
-    write_events(place.input, FEW)
-    write_events(place.root / "other", MORE, LAST)
-    params = {**ONE_BY_ONE, "other": str(place.root / "other")}
+    write_events(location.input, FEW)
+    write_events(location.root / "other", MORE, LAST)
+    params = {**ONE_BY_ONE, "other": str(location.root / "other")}
 
-    final = place.run(spark, "two_sources", params=params)
+    final = location.run(spark, "two_sources", params=params)
 
-    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
+    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(location.output)
     ends = {s["name"]: s["end_offset"] for s in final.queries["out"]["sources"]}
     assert {"one": {"logOffset": 0}, "other": {"logOffset": 1}} == ends
     assert 8 == final.rows_read
@@ -273,14 +273,16 @@ def test_two_sources_of_different_length(spark, place):
 
 
 @pytest.mark.long
-def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
+def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, location):
     """What a run suspends, the next one continues: together they give what one run gives."""
-    write_events(place.input, FEW, MORE)
-    first = place.run(spark, "tumbling_window", run_id="one", until="available", at_end="suspend")
-    held = state_of(spark, place.checkpoint())
-    write_events(place.input, LAST, first=2)
+    write_events(location.input, FEW, MORE)
+    first = location.run(
+        spark, "tumbling_window", run_id="one", until="available", at_end="suspend"
+    )
+    held = state_of(spark, location.checkpoint())
+    write_events(location.input, LAST, first=2)
 
-    second = place.run(spark, "tumbling_window", run_id="two")
+    second = location.run(spark, "tumbling_window", run_id="two")
 
     assert ("SUSPENDED", False, 6) == (
         first.outcome,
@@ -294,7 +296,7 @@ def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
         second.rows_read,
     )
     truth = windows_of([*FEW, *MORE, *LAST])
-    assert truth == read_with_pandas(place.output)
+    assert truth == read_with_pandas(location.output)
     assert len(truth) == sum(run.queries["out"]["sinks"][0]["rows"] for run in (first, second))
 
 
@@ -304,246 +306,246 @@ def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
     [(16, "in 16 partitions"), (2, "in the 2 partitions of its checkpoint, not in 1")],
 )
 def test_a_checkpoint_goes_on_with_the_settings_that_it_has(
-    spark, place, caplog, partitions, words
+    spark, location, caplog, partitions, words
 ):
     """
     A job that began with another state store and more partitions keeps both when nobody gives them
     any more; its record and its log say what a new job would have.
     """
-    write_events(place.input, FEW, MORE)
+    write_events(location.input, FEW, MORE)
     before = {**FORMATS["hdfs"], PARTITIONS: str(partitions)}
-    place.run(
+    location.run(
         spark, "tumbling_window", run_id="one", until="available", at_end="suspend", conf=before
     )
-    write_events(place.input, LAST, first=2)
+    write_events(location.input, LAST, first=2)
 
     with caplog.at_level("INFO"):
-        final = place.run(spark, "tumbling_window", run_id="two")
+        final = location.run(spark, "tumbling_window", run_id="two")
 
-    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
-    logs = CheckpointLogs(open_storage(str(place.checkpoint())))
+    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(location.output)
+    logs = CheckpointLogs(open_storage(str(location.checkpoint())))
     kept = logs.offsets(logs.position().last_commit)
     assert (partitions, before[PROVIDER]) == (kept.partitions, kept.conf[PROVIDER])
     assert "FINISHED" == final.outcome
     assert f"keeps its state {words}" in caplog.text
-    record = JobDirectory(open_storage(str(place.job_dir))).run("two").record()
+    record = JobDirectory(open_storage(str(location.job_dir))).run("two").record()
     assert record is not None
     assert {PROVIDER: STATE[PROVIDER], PARTITIONS: "1"}.items() <= record.settings.items()
 
 
 @pytest.mark.long
-def test_a_suspended_run_is_over_but_its_job_is_not(spark, place):
+def test_a_suspended_run_is_over_but_its_job_is_not(spark, location):
     """Asking without a run id after a suspended run begins another one."""
-    write_events(place.input, FEW)
+    write_events(location.input, FEW)
     asked = {"until": "available", "at_end": "suspend"}
-    first = place.run(spark, "tumbling_window", **asked)
-    write_events(place.input, MORE, first=1)
+    first = location.run(spark, "tumbling_window", **asked)
+    write_events(location.input, MORE, first=1)
 
-    second = place.run(spark, "tumbling_window", **asked)
+    second = location.run(spark, "tumbling_window", **asked)
 
     assert first.run_id != second.run_id
     assert [3, 3] == [first.rows_read, second.rows_read]
 
 
-def test_a_finished_run_returns_at_once(spark, place):
+def test_a_finished_run_returns_at_once(spark, location):
     """
     Asked again, with or without its id, a FINISHED run answers from its final checkpoint alone.
     """
-    write_events(place.input, FEW)
-    params = {"trace": str(place.trace)}
-    final = place.run(spark, "traced", params=params, run_id="only")
-    before = files_under(place.root)
+    write_events(location.input, FEW)
+    params = {"trace": str(location.trace)}
+    final = location.run(spark, "traced", params=params, run_id="only")
+    before = files_under(location.root)
 
     again = [
-        run_job(place.ask("traced", params=params, run_id=run_id), clock=None)
+        run_job(location.ask("traced", params=params, run_id=run_id), clock=None)
         for run_id in ("only", None)
     ]
 
     assert [final, final] == again
-    assert before == files_under(place.root)
-    assert 1 == len(attempts_of(place, "only"))
-    assert 1 == len([word for word in place.noted() if word.startswith("finish")])
+    assert before == files_under(location.root)
+    assert 1 == len(attempts_of(location, "only"))
+    assert 1 == len([word for word in location.noted() if word.startswith("finish")])
 
 
-def test_a_drained_job_refuses_another_run(spark, place):
+def test_a_drained_job_refuses_another_run(spark, location):
     """Another run on a drained job is refused before it leaves a trace, with the fix."""
-    write_events(place.input, FEW)
-    place.run(spark, "tumbling_window", run_id="first")
-    before = files_under(place.root)
+    write_events(location.input, FEW)
+    location.run(spark, "tumbling_window", run_id="first")
+    before = files_under(location.root)
 
     with pytest.raises(
         JobDrainedError, match="drained by run 'first'.*new job directory"
     ) as refused:
-        place.run(spark, "tumbling_window", run_id="second")
+        location.run(spark, "tumbling_window", run_id="second")
 
     assert 2 == refused.value.exit_code
-    assert before == files_under(place.root)
+    assert before == files_under(location.root)
 
 
-def test_a_run_is_not_continued_with_other_parameters(spark, place):
+def test_a_run_is_not_continued_with_other_parameters(spark, location):
     """The same run id with other parameters is refused and names what differs."""
-    write_events(place.input, FEW)
+    write_events(location.input, FEW)
     stop = threading.Event()
     stop.set()
     with pytest.raises(RunCancelledError):
-        run_job(place.ask("tumbling_window", run_id="r"), spark=spark, stop=stop)
-    before = files_under(place.job_dir)
+        run_job(location.ask("tumbling_window", run_id="r"), spark=spark, stop=stop)
+    before = files_under(location.job_dir)
 
-    elsewhere = write_events(place.root / "elsewhere", FEW)
+    elsewhere = write_events(location.root / "elsewhere", FEW)
     with pytest.raises(ConfigError, match="run 'r' was begun with --param=.*another run id"):
-        place.run(spark, "tumbling_window", run_id="r", params={"input": str(elsewhere)})
+        location.run(spark, "tumbling_window", run_id="r", params={"input": str(elsewhere)})
 
-    assert before == files_under(place.job_dir)
+    assert before == files_under(location.job_dir)
 
 
 # --- callbacks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_the_job_finishes_before_its_last_rows_are_published(spark, place):
+def test_the_job_finishes_before_its_last_rows_are_published(spark, location):
     """
     ``on_finish`` runs once, when the last row is produced and not yet visible; ``on_close`` follows.
     """
-    write_events(place.input, FEW, MORE, LAST)
-    params = {**ONE_BY_ONE, "trace": str(place.trace)}
+    write_events(location.input, FEW, MORE, LAST)
+    params = {**ONE_BY_ONE, "trace": str(location.trace)}
 
-    final = place.run(spark, "traced", params=params)
+    final = location.run(spark, "traced", params=params)
 
     rows = final.queries["out"]["sinks"][0]["rows"]
-    word, close = place.noted()
+    word, close = location.noted()
     published = int(word.removeprefix("finish:"))
     assert "close" == close
     assert 0 < published < rows
 
 
-def test_a_suspended_run_closes_without_finishing(spark, place):
+def test_a_suspended_run_closes_without_finishing(spark, location):
     """Without a drain there is no last row, so only ``on_close`` is called."""
-    write_events(place.input, FEW)
+    write_events(location.input, FEW)
 
-    place.run(
-        spark, "traced", params={"trace": str(place.trace)}, until="available", at_end="suspend"
+    location.run(
+        spark, "traced", params={"trace": str(location.trace)}, until="available", at_end="suspend"
     )
 
-    assert ["close"] == place.noted()
+    assert ["close"] == location.noted()
 
 
 @pytest.mark.long
-def test_a_cancelled_attempt_closes_and_resumes(spark, place):
+def test_a_cancelled_attempt_closes_and_resumes(spark, location):
     """``on_close`` is called by a cancelled attempt as well, and the same ask goes on."""
-    write_events(place.input, FEW)
+    write_events(location.input, FEW)
     stop = threading.Event()
     stop.set()
-    ask = place.ask("traced", params={"trace": str(place.trace)})
+    ask = location.ask("traced", params={"trace": str(location.trace)})
 
     with pytest.raises(RunCancelledError, match="same command resumes"):
         run_job(ask, spark=spark, stop=stop)
 
-    assert ["close"] == place.noted()
+    assert ["close"] == location.noted()
     final = run_job(ask, spark=spark)
     assert ("FINISHED", 2) == (final.outcome, final.attempts)
-    assert windows_of(FEW) == read_with_pandas(place.output)
+    assert windows_of(FEW) == read_with_pandas(location.output)
 
 
-def test_a_driver_that_died_while_it_planned_the_first_batch(spark, place):
+def test_a_driver_that_died_while_it_planned_the_first_batch(spark, location):
     """What it was writing is removed: Spark would refuse to start the query beside it."""
-    write_events(place.input, FEW)
-    begin_identity(open_storage(str(place.job_dir)), SystemClock())
-    offsets = place.checkpoint() / "offsets"
+    write_events(location.input, FEW)
+    begin_identity(open_storage(str(location.job_dir)), SystemClock())
+    offsets = location.checkpoint() / "offsets"
     offsets.mkdir(parents=True)
-    (place.checkpoint() / "metadata").write_text('{"id":"e4bb4690-d167-44b0-a561-870718f21cc3"}')
+    (location.checkpoint() / "metadata").write_text('{"id":"e4bb4690-d167-44b0-a561-870718f21cc3"}')
     for torn in (".0.a70cfcd8.tmp", "..0.a70cfcd8.tmp.crc"):
         (offsets / torn).touch()
 
-    final = place.run(spark, "tumbling_window")
+    final = location.run(spark, "tumbling_window")
 
-    assert ("FINISHED", windows_of(FEW)) == (final.outcome, read_with_pandas(place.output))
+    assert ("FINISHED", windows_of(FEW)) == (final.outcome, read_with_pandas(location.output))
 
 
 @pytest.mark.long
-def test_a_failing_finish_is_called_again_and_nothing_else_is_done_twice(spark, place):
+def test_a_failing_finish_is_called_again_and_nothing_else_is_done_twice(spark, location):
     """
     An attempt that fails in ``on_finish`` leaves a drained query; the next one only finishes it, and
     does not read what came to the input meanwhile.
     """
-    write_events(place.input, FEW)
-    failing = place.root / "failing"
+    write_events(location.input, FEW)
+    failing = location.root / "failing"
     failing.touch()
-    ask = place.ask("traced", params={"trace": str(place.trace), "failing": str(failing)})
+    ask = location.ask("traced", params={"trace": str(location.trace), "failing": str(failing)})
 
     with pytest.raises(RunFailedError):
         run_job(ask, spark=spark)
 
     failing.unlink()
-    write_events(place.input, MORE, first=1)
+    write_events(location.input, MORE, first=1)
     final = run_job(ask, spark=spark)
-    assert ["finish:0", "close", "finish:0", "close"] == place.noted()
+    assert ["finish:0", "close", "finish:0", "close"] == location.noted()
     assert ("FINISHED", 2, 3) == (final.outcome, final.attempts, final.rows_read)
-    assert windows_of(FEW) == read_with_pandas(place.output)
-    failed, succeeded = attempts_of(place, final.run_id)
+    assert windows_of(FEW) == read_with_pandas(location.output)
+    failed, succeeded = attempts_of(location, final.run_id)
     assert ("FAILED", "FINISHED") == (failed.outcome, succeeded.outcome)
 
 
 # --- what cannot work ---------------------------------------------------------------------------
 
 
-def test_an_aggregation_without_a_watermark_is_refused_before_anything_is_written(spark, place):
+def test_an_aggregation_without_a_watermark_is_refused_before_anything_is_written(spark, location):
     """
     What Spark cannot run as a stream is said with Spark's own reason and the query's name, before
     there is a job directory.
     """
-    write_events(place.input, FEW)
+    write_events(location.input, FEW)
 
     with pytest.raises(ConfigError, match="query 'out': Spark cannot run it.*watermark"):
-        place.run(spark, "without_watermark")
+        location.run(spark, "without_watermark")
 
-    assert not place.job_dir.exists()
-    assert not place.output.exists()
+    assert not location.job_dir.exists()
+    assert not location.output.exists()
 
 
-def test_a_stream_opened_by_the_job_itself_has_no_end(spark, place):
+def test_a_stream_opened_by_the_job_itself_has_no_end(spark, location):
     """
     A stream that the context does not know is taken for unbounded: it cannot run until the end.
     """
-    write_events(place.input, FEW)
+    write_events(location.input, FEW)
 
     with pytest.raises(ConfigError, match="query 'out'.*is not bounded.*until='available'"):
-        place.run(spark, "foreign_source", until="end")
+        location.run(spark, "foreign_source", until="end")
 
-    assert not place.job_dir.exists()
-    final = place.run(spark, "foreign_source", until="available")
+    assert not location.job_dir.exists()
+    final = location.run(spark, "foreign_source", until="available")
     assert "SUSPENDED" == final.outcome
-    assert rows_after_start(*FEW) == read_with_pandas(place.output)
+    assert rows_after_start(*FEW) == read_with_pandas(location.output)
     assert [(False, False)] == [
         (source["bounded"], source["finished"]) for source in final.queries["out"]["sources"]
     ]
 
 
-def test_only_a_run_without_an_end_writes_changelogs(spark, place):
+def test_only_a_run_without_an_end_writes_changelogs(spark, location):
     """
     A shorter run than Spark's maintenance makes snapshots itself, and continues from changelogs.
     """
 
     def versions(ending):
-        return {int(path.stem) for path in place.checkpoint().glob(f"state/0/0/[0-9]*.{ending}")}
+        return {int(path.stem) for path in location.checkpoint().glob(f"state/0/0/[0-9]*.{ending}")}
 
-    write_events(place.input, FEW)
-    place.run(spark, "tumbling_window", until="available")
+    write_events(location.input, FEW)
+    location.run(spark, "tumbling_window", until="available")
     assert versions("zip")
     assert not versions("changelog")
 
-    write_events(place.input, MORE, first=1)
-    with driving(spark, place, run_id="two") as driver:
+    write_events(location.input, MORE, first=1)
+    with driving(spark, location, run_id="two") as driver:
         driver.read(2)
         driver.stop()
         driver.end()
     changed = versions("changelog")
     assert changed
 
-    write_events(place.input, LAST, first=2)
-    place.run(spark, "tumbling_window", run_id="three")
+    write_events(location.input, LAST, first=2)
+    location.run(spark, "tumbling_window", run_id="three")
     assert changed == versions("changelog")
     assert max(changed) < max(versions("zip"))
-    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
+    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(location.output)
 
 
 @pytest.mark.parametrize(

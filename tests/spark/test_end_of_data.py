@@ -15,11 +15,11 @@ NUMBERS = [(n,) for n in range(3000)]
 
 
 @pytest.mark.whole
-def test_a_source_that_tells_its_end_by_reads_is_read_to_its_end(spark, place):
+def test_a_source_that_tells_its_end_by_reads_is_read_to_its_end(spark, location):
     """A simple reader of 700 rows at a time is read until it has no more."""
-    final = place.run(spark, "paging")
+    final = location.run(spark, "paging")
 
-    assert NUMBERS == read_with_pandas(place.output)
+    assert NUMBERS == read_with_pandas(location.output)
     assert ("FINISHED", 3000, True) == (
         final.outcome,
         final.rows_read,
@@ -30,7 +30,7 @@ def test_a_source_that_tells_its_end_by_reads_is_read_to_its_end(spark, place):
 @pytest.mark.long
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.whole)])
 def test_a_driver_that_died_between_the_reads_is_followed_by_one_that_reads_on(
-    spark, place, monkeypatch, times
+    spark, location, monkeypatch, times
 ):
     """
     Without an intent to drain, the next attempt goes on with the rows that were not asked for.
@@ -48,8 +48,8 @@ def test_a_driver_that_died_between_the_reads_is_followed_by_one_that_reads_on(
     with monkeypatch.context() as patch:
         patch.setattr(RunningQuery, "start", die)
         with pytest.raises(RunFailedError, match="drivers die"):
-            place.run(spark, "paging", run_id="r")
-    final = place.run(spark, "paging", run_id="r")
+            location.run(spark, "paging", run_id="r")
+    final = location.run(spark, "paging", run_id="r")
 
-    assert NUMBERS == read_with_pandas(place.output)
+    assert NUMBERS == read_with_pandas(location.output)
     assert ("FINISHED", 3000) == (final.outcome, final.rows_read)

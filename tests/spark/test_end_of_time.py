@@ -36,45 +36,45 @@ CHOSEN = {"timers"}
     "job",
     [pytest.param(job, marks=[] if job in CHOSEN else [pytest.mark.whole]) for job in TRUTHS],
 )
-def test_rows_at_the_end_of_time_are_flushed(spark, place, job):
+def test_rows_at_the_end_of_time_are_flushed(spark, location, job):
     """
     What ends after the year 9999 is written, for every kind of operator, and no state is left.
     """
-    write_events(place.input, EVENTS[:2] if job.startswith("timeouts") else EVENTS)
+    write_events(location.input, EVENTS[:2] if job.startswith("timeouts") else EVENTS)
     params = {}
     if job == "outer_join":
-        clicked = write_events(place.root / "clicked", [(2, "z", 0)])
-        params = {"shown": str(place.input), "clicked": str(clicked)}
+        clicked = write_events(location.root / "clicked", [(2, "z", 0)])
+        params = {"shown": str(location.input), "clicked": str(clicked)}
 
-    final = place.run(spark, job, params=params, conf=ROCKSDB)
+    final = location.run(spark, job, params=params, conf=ROCKSDB)
 
-    assert sorted(TRUTHS[job]) == read_with_pandas(place.output)
+    assert sorted(TRUTHS[job]) == read_with_pandas(location.output)
     assert "FINISHED" == final.outcome
     assert "+294147-02-03T04:00:54.775Z" == final.queries["out"]["watermark"]
-    assert {0} == set(state_of(spark, place.checkpoint()).values())
+    assert {0} == set(state_of(spark, location.checkpoint()).values())
 
 
 @pytest.mark.long
-def test_rows_that_spark_does_not_count_are_flushed(spark, place):
+def test_rows_that_spark_does_not_count_are_flushed(spark, location):
     """
     With a setting that speeds RocksDB up Spark reports no rows of state; the drain reads them.
     """
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
     uncounted = {"spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false"}
 
-    place.run(spark, "tumbling_window", conf={**ROCKSDB, **uncounted})
+    location.run(spark, "tumbling_window", conf={**ROCKSDB, **uncounted})
 
-    assert sorted(TRUTHS["tumbling_window"]) == read_with_pandas(place.output)
-    assert {0} == set(state_of(spark, place.checkpoint()).values())
+    assert sorted(TRUTHS["tumbling_window"]) == read_with_pandas(location.output)
+    assert {0} == set(state_of(spark, location.checkpoint()).values())
 
 
-def test_a_batch_run_writes_the_same_rows(spark, place):
+def test_a_batch_run_writes_the_same_rows(spark, location):
     """BATCH and STREAMING agree about windows that end after the year 9999."""
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
-    place.run(spark, "tumbling_window", mode="batch")
+    location.run(spark, "tumbling_window", mode="batch")
 
-    assert sorted(TRUTHS["tumbling_window"]) == read_with_pandas(place.output)
+    assert sorted(TRUTHS["tumbling_window"]) == read_with_pandas(location.output)
 
 
 @pytest.mark.long
@@ -95,19 +95,19 @@ def test_a_batch_run_writes_the_same_rows(spark, place):
         ),
     ],
 )
-def test_what_no_watermark_flushes_is_no_end(spark, place, job, params, complaint):
+def test_what_no_watermark_flushes_is_no_end(spark, location, job, params, complaint):
     """
     Rows without event time, and timers after the last watermark, fail the run by their operator.
     """
-    write_events(place.input, [(1, "a", 1), (12, "b", 2)])
-    (place.input / "001.csv").write_text(",a,3\n", encoding="utf-8")
+    write_events(location.input, [(1, "a", 1), (12, "b", 2)])
+    (location.input / "001.csv").write_text(",a,3\n", encoding="utf-8")
 
     for _ in range(2):  # the second finds a query that is drained
         with pytest.raises(RunFailedError, match=complaint) as caught:
-            place.run(spark, job, run_id="r", params=params, conf=ROCKSDB)
+            location.run(spark, job, run_id="r", params=params, conf=ROCKSDB)
         assert FailureClass.NON_RECOVERABLE is caught.value.failure.failure_class
 
-    assert JobDirectory(open_storage(str(place.job_dir))).run("r").final() is None
+    assert JobDirectory(open_storage(str(location.job_dir))).run("r").final() is None
 
 
 RENEWED = [
@@ -134,15 +134,15 @@ CHOSEN_RENEWED = ("chained_timers", {"form": "rows", "after": "timer"}, "rocksdb
         for case in RENEWED
     ],
 )
-def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog, case):
+def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, location, caplog, case):
     """
     The drain fires each timer that is set, counts the renewals, and ends. What rows of a renewed
     alarm set after its watermark is counted, too: another batch would fire the renewals.
     """
     job, params, store = case
-    write_events(place.input, [(1, "a", 1), (12, "b", 2)])
+    write_events(location.input, [(1, "a", 1), (12, "b", 2)])
 
-    final = place.run(spark, job, params=params, conf=FORMATS[store])
+    final = location.run(spark, job, params=params, conf=FORMATS[store])
 
     operators = final.queries["out"]["operators"]
     ignored = [each["ignored_timers"] for each in operators]
@@ -153,7 +153,7 @@ def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog
     fired = [] if job == "chained_timers" and params["after"] == "watermark" else ["a", "b"]
     assert len(fired) == final.queries["out"]["sinks"][0]["rows"]
     if fired:
-        assert fired == sorted(row[0] for row in read_with_pandas(place.output))
+        assert fired == sorted(row[0] for row in read_with_pandas(location.output))
 
 
 @pytest.mark.parametrize(
@@ -167,28 +167,28 @@ def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, place, caplog
     ],
 )
 def test_a_join_that_never_writes_its_rows_without_a_match_is_refused(
-    spark, place, job, params, said
+    spark, location, job, params, said
 ):
     """
     Spark takes it, and keeps rows of a side for ever: it is refused before the first row, with the
     side, its source and the fix.
     """
-    shown = write_events(place.root / "shown", [(1, "a", 1), (2, "b", 1)])
-    clicked = write_events(place.root / "clicked", [(2, "a", 0), (3, "c", 0)])
+    shown = write_events(location.root / "shown", [(1, "a", 1), (2, "b", 1)])
+    clicked = write_events(location.root / "clicked", [(2, "a", 0), (3, "c", 0)])
     params = {"shown": str(shown), "clicked": str(clicked), **params}
 
     with pytest.raises(NotAStreamError) as refused:
-        place.run(spark, job, params=params)
+        location.run(spark, job, params=params)
 
     assert said in str(refused.value)
-    assert not place.job_dir.exists()
+    assert not location.job_dir.exists()
 
 
-def test_state_that_waits_for_nothing_is_an_end(spark, place):
+def test_state_that_waits_for_nothing_is_an_end(spark, location):
     """What is known for ever, without a watermark, stays in state when the run is FINISHED."""
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
-    final = place.run(spark, "known_for_ever", conf=ROCKSDB)
+    final = location.run(spark, "known_for_ever", conf=ROCKSDB)
 
     assert ("FINISHED", [3]) == (
         final.outcome,

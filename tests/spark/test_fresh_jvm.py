@@ -94,31 +94,36 @@ def job(ctx):
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["batch", "streaming"])
-def test_a_job_may_use_pyspark_at_the_top_of_its_file(place, mode):
+def test_a_job_may_use_pyspark_at_the_top_of_its_file(location, mode):
     """As most programs of PySpark do, columns and functions are made where the file is imported."""
-    place.input.mkdir(parents=True)
-    (place.input / "0.csv").write_text("a,1\nb,2\n")
-    (place.root / "tripled.py").write_text(TOP_OF_FILE)
-    drivers = Drivers(place)
-    run = ["run", str(place.job_dir), f"--entry={place.root}/tripled.py:job", f"--mode={mode}"]
+    location.input.mkdir(parents=True)
+    (location.input / "0.csv").write_text("a,1\nb,2\n")
+    (location.root / "tripled.py").write_text(TOP_OF_FILE)
+    drivers = Drivers(location)
+    run = [
+        "run",
+        str(location.job_dir),
+        f"--entry={location.root}/tripled.py:job",
+        f"--mode={mode}",
+    ]
 
     driver = drivers.command(*run, *drivers.options({}))
 
     assert EXIT_OK == driver.wait(), driver.log
-    assert [("A", 3), ("B", 6)] == read_with_pandas(place.output)
+    assert [("A", 3), ("B", 6)] == read_with_pandas(location.output)
 
 
 @pytest.mark.long
-def test_a_short_run_removes_old_state(place):
+def test_a_short_run_removes_old_state(location):
     """
     Spark removes old files of state in its maintenance, which a run of a few seconds has as well.
     """
-    write_events(place.input, *([(10 * n, "a", n)] for n in range(24)))
+    write_events(location.input, *([(10 * n, "a", n)] for n in range(24)))
     two_kept = "--conf=spark.sql.streaming.minBatchesToRetain=2"
 
-    driver = Drivers(place).run("tumbling_window", {"files_per_batch": "1"}, two_kept)
+    driver = Drivers(location).run("tumbling_window", {"files_per_batch": "1"}, two_kept)
 
     assert EXIT_OK == driver.wait(), driver.log
-    versions = sorted(int(path.stem) for path in place.checkpoint().glob("state/0/0/[0-9]*.zip"))
+    versions = sorted(int(path.stem) for path in location.checkpoint().glob("state/0/0/[0-9]*.zip"))
     assert 24 <= versions[-1]
     assert 1 < versions[0]

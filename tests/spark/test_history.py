@@ -18,24 +18,24 @@ ONE_BY_ONE = {"files_per_batch": "1"}
 FAST = 20
 
 
-def run_of(place):
+def run_of(location):
     """Return the directory of the job's only run."""
-    directory = JobDirectory(open_storage(str(place.job_dir)))
+    directory = JobDirectory(open_storage(str(location.job_dir)))
     (run_id,) = directory.run_ids()
     return directory.run(run_id)
 
 
-def history_of(place, query="out"):
-    return present(run_of(place).history(query))
+def history_of(location, query="out"):
+    return present(run_of(location).history(query))
 
 
 @pytest.mark.long
-def test_a_history_misses_no_batch(spark, place):
+def test_a_history_misses_no_batch(spark, location):
     """Many batches end between two looks of the driver, and each is recorded with its rows."""
-    write_events(place.input, *([(n, "a", n)] * (n % 3 + 1) for n in range(FAST)))
-    final = place.run(spark, "no_state", params=ONE_BY_ONE)
+    write_events(location.input, *([(n, "a", n)] * (n % 3 + 1) for n in range(FAST)))
+    final = location.run(spark, "no_state", params=ONE_BY_ONE)
 
-    batches = history_of(place).batches
+    batches = history_of(location).batches
     assert [*range(FAST)] == [batch.batch for batch in batches]
     assert [n % 3 + 1 for n in range(FAST)] == [batch.rows for batch in batches]
     assert final.rows_read == sum(present(batch.rows) for batch in batches)
@@ -46,24 +46,24 @@ def test_a_history_misses_no_batch(spark, place):
 
 
 @pytest.mark.long
-def test_attempts_go_on_in_one_history(spark, place):
+def test_attempts_go_on_in_one_history(spark, location):
     """
     A cancelled attempt leaves its batches; one that fails at once and the last one go on with them.
     """
-    write_events(place.input, *([(10 * n, "a", 1), (10 * n, "b", 1)] for n in range(3)))
-    with driving(spark, place) as driver:
+    write_events(location.input, *([(10 * n, "a", 1), (10 * n, "b", 1)] for n in range(3)))
+    with driving(spark, location) as driver:
         driver.read(3)
     # Late by the watermark of the batch before it, whether or not one without rows comes between.
-    write_events(place.input, [(30, "a", 1)], [(40, "a", 1), (1, "a", 1)], first=3)
-    with failing_at("sink.precommitted"), driving(spark, place, restart=NoRestart()) as driver:
+    write_events(location.input, [(30, "a", 1)], [(40, "a", 1), (1, "a", 1)], first=3)
+    with failing_at("sink.precommitted"), driving(spark, location, restart=NoRestart()) as driver:
         driver.end()
     assert isinstance(driver.error, RunFailedError)
-    with driving(spark, place) as driver:
+    with driving(spark, location) as driver:
         driver.read(5)
         driver.stop(drain=True)
         final = driver.end()
 
-    history = history_of(place)
+    history = history_of(location)
     batches = history.batches
     with_rows = [batch for batch in batches if batch.rows]
     drained = batches[-1]
@@ -85,34 +85,36 @@ def test_attempts_go_on_in_one_history(spark, place):
     assert present(with_rows[0].limits)["events"] >= 1
     assert [] == history.hours
     assert [spark.sparkContext.applicationId] * 3 == [
-        attempt.application_id for attempt in run_of(place).attempts()
+        attempt.application_id for attempt in run_of(location).attempts()
     ]
     datasets = {
-        "sources": {"events": [{"namespace": "file", "name": str(place.input)}]},
-        "sinks": {f"files:{place.output}": [{"namespace": "file", "name": str(place.output)}]},
+        "sources": {"events": [{"namespace": "file", "name": str(location.input)}]},
+        "sinks": {
+            f"files:{location.output}": [{"namespace": "file", "name": str(location.output)}]
+        },
     }
-    assert [{"out": datasets}] * 3 == [attempt.datasets for attempt in run_of(place).attempts()]
+    assert [{"out": datasets}] * 3 == [attempt.datasets for attempt in run_of(location).attempts()]
 
 
-def test_a_batch_run_is_one_batch(spark, place):
+def test_a_batch_run_is_one_batch(spark, location):
     """A BATCH run has one entry per query: its rows, and how long they took."""
-    write_events(place.input, [(1, "a", 1), (2, "a", 1)], [(13, "a", 3)])
-    place.run(spark, "tumbling_window", mode="batch")
+    write_events(location.input, [(1, "a", 1), (2, "a", 1)], [(13, "a", 3)])
+    location.run(spark, "tumbling_window", mode="batch")
 
-    (batch,) = history_of(place).batches
+    (batch,) = history_of(location).batches
     assert (0, 1, 3) == (batch.batch, batch.attempt, batch.rows)
     assert batch.time_ms > 0
     assert None is batch.watermark
 
 
-def test_a_foreign_history_is_replaced(spark, place, caplog):
+def test_a_foreign_history_is_replaced(spark, location, caplog):
     """Whatever lies in its place, the job runs, and says so once."""
-    write_events(place.input, [(1, "a", 1)])
-    path = place.job_dir / "runs" / "r1" / "history" / "out.json"
+    write_events(location.input, [(1, "a", 1)])
+    path = location.job_dir / "runs" / "r1" / "history" / "out.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"version": 1, "query": "other"}')
-    final = place.run(spark, "no_state", run_id="r1")
+    final = location.run(spark, "no_state", run_id="r1")
 
     assert "FINISHED" == final.outcome
     assert 1 == sum("it is replaced" in record.getMessage() for record in caplog.records)
-    assert [1] == [batch.rows for batch in history_of(place).batches]
+    assert [1] == [batch.rows for batch in history_of(location).batches]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs import SCHEMA
-from streams import START, Place, failing_at, read_with_pandas, write_events
+from streams import START, Location, failing_at, read_with_pandas, write_events
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import RunFailedError
@@ -37,23 +37,23 @@ ONE_BY_ONE = {"files_per_batch": "1"}
 
 
 @pytest.fixture
-def copied(place):
+def copied(location):
     """Give the earliest file the last modification time, so that Spark reads it last."""
-    write_events(place.input, *FILES)
-    return place
+    write_events(location.input, *FILES)
+    return location
 
 
-def said_of_the_run(place, capsys):
-    assert main(["status", str(place.job_dir)]) == 0
+def said_of_the_run(location, capsys):
+    assert main(["status", str(location.job_dir)]) == 0
     text = capsys.readouterr().out
-    assert main(["status", str(place.job_dir), "--json"]) == 0
+    assert main(["status", str(location.job_dir), "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     return text, run
 
 
-def counted(place):
+def counted(location):
     """Return how many rows are in the windows that a job has written."""
-    return sum(row[3] for row in read_with_pandas(place.output))
+    return sum(row[3] for row in read_with_pandas(location.output))
 
 
 @pytest.mark.long
@@ -175,11 +175,11 @@ def test_too_many_late_rows_do_not_reach_a_function(spark, copied):
     assert seen == copied.noted()[: len(seen)]
 
 
-def names_in_order(place):
+def names_in_order(location):
     """Give the files names in the order of their rows, and all of them one time."""
     for number, first in enumerate(ORDER):
-        (place.input / f"{number:03d}.csv").rename(place.input / f"{first:05d}.csv")
-    for file in place.input.iterdir():
+        (location.input / f"{number:03d}.csv").rename(location.input / f"{first:05d}.csv")
+    for file in location.input.iterdir():
         os.utime(file, (START, START))
 
 
@@ -192,7 +192,7 @@ def test_files_are_read_by_name_also_by_a_run_that_is_resumed(spark, copied, cap
         with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
             copied.run(spark, "w", run_id="r", **by_name)
         final = copied.run(spark, "w", run_id="r", **by_name)
-        other = Place(copied.root / "other")
+        other = Location(copied.root / "other")
         params = {**ONE_BY_ONE, "input": str(copied.input)}
         other.run(spark, "w", params=params, **WINDOWS)
 
@@ -213,7 +213,7 @@ def test_rows_are_read_before_they_are_filtered(spark, copied, caplog):
     assert (2000, 800) == (final.rows_read, len(read_with_pandas(copied.output)))
     assert "is without what" not in caplog.text
 
-    parquet, other = copied.root / "parquet", Place(copied.root / "other")
+    parquet, other = copied.root / "parquet", Location(copied.root / "other")
     spark.read.schema(SCHEMA).csv(str(copied.input)).write.parquet(str(parquet))
     params = {"input": str(parquet), "format": "parquet"}
     with caplog.at_level(logging.INFO):

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 from mistakes import MISTAKES
-from streams import Place
+from streams import Location
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors.explanation import WIDEST
@@ -42,18 +42,18 @@ def test_a_mistake_is_explained_on_one_screen(spark, mistake, tmp_path, capsys, 
         assert not (tmp_path / "job").exists()
 
 
-def test_the_details_have_the_whole_of_it(spark, place: Place, capsys):
+def test_the_details_have_the_whole_of_it(spark, location: Location, capsys):
     """Spark's stack trace and plan are in the file whose path is the last line of the screen."""
     (mistake,) = [each for each in SEEN if each.entry == "udf_raises"]
 
-    assert 4 == main(mistake.arguments(place.root), spark=spark)
+    assert 4 == main(mistake.arguments(location.root), spark=spark)
 
     details = capsys.readouterr().err.splitlines()[-1].partition("details: ")[2]
     with open(details, encoding="utf-8") as file:
         text = file.read()
     assert "KeyError: 'b'" in text
     assert "PythonException" in text
-    assert details.startswith(str(place.job_dir / "runs"))
+    assert details.startswith(str(location.job_dir / "runs"))
 
 
 def test_every_setting_of_this_spark_is_known(spark):

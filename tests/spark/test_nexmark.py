@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streams import Place
+from streams import Location
 
 from scripts.benchmarks.nexmark import queries
 from scripts.benchmarks.nexmark.generator import write_events
@@ -42,13 +42,13 @@ def test_a_query_gives_what_duckdb_gives(spark, tmp_path, truth, query, mode):
     """
     A stream of two batches and its drain give the rows of the query over all events; BATCH, too.
     """
-    place = Place(tmp_path)
+    location = Location(tmp_path)
     params = {"query": query, "input": truth.events, "files_per_batch": "1"}
 
-    place.run(spark, "", entry=f"{queries.__file__}:nexmark", mode=mode, params=params)
+    location.run(spark, "", entry=f"{queries.__file__}:nexmark", mode=mode, params=params)
 
     assert truth.rows(query) > 0
-    assert None is truth.difference(query, place.output)
+    assert None is truth.difference(query, location.output)
 
 
 def test_a_difference_is_found(truth, tmp_path):

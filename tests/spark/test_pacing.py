@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from streams import START, Place, read_with_pandas, write_events
+from streams import START, Location, read_with_pandas, write_events
 
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
@@ -23,15 +23,15 @@ ROWS_PER_FILE = 100
 WARM_UP = 3  # batches that still start what the others use, and learn
 
 
-def write_files(place: Place, files: int, *, width: int) -> list[tuple[int, int]]:
+def write_files(location: Location, files: int, *, width: int) -> list[tuple[int, int]]:
     """Write files of rows that are *width* characters wide; return what the job makes of them."""
     rows = [(n % 60, "k" * width, n) for n in range(files * ROWS_PER_FILE)]
     parts = [rows[at : at + ROWS_PER_FILE] for at in range(0, len(rows), ROWS_PER_FILE)]
-    write_events(place.input, *parts)
+    write_events(location.input, *parts)
     return sorted((START + t, v) for t, _, v in rows)
 
 
-def run(spark: Any, place: Place, **asked: Any) -> tuple[list[int], list[dict[str, Any]]]:
+def run(spark: Any, location: Location, **asked: Any) -> tuple[list[int], list[dict[str, Any]]]:
     """Run the slow job; return the rows of each batch, and what progress said of its pace."""
     said: dict[int, dict[str, Any]] = {}
 
@@ -40,14 +40,14 @@ def run(spark: Any, place: Place, **asked: Any) -> tuple[list[int], list[dict[st
         if query["batch_sizing"]["last_batch_s"] is not None:
             said[query["rows_read"]] = query["batch_sizing"]
 
-    ask = place.ask("slow_rows", target_batch_s=TARGET_S, **asked)
+    ask = location.ask("slow_rows", target_batch_s=TARGET_S, **asked)
     run_job(ask, spark=spark, on_progress=note)
-    return batches_of(place), list(said.values())
+    return batches_of(location), list(said.values())
 
 
-def batches_of(place: Place) -> list[int]:
+def batches_of(location: Location) -> list[int]:
     """Return the rows of each batch that has read any."""
-    folder = place.job_dir / "queries" / "out" / "committables"
+    folder = location.job_dir / "queries" / "out" / "committables"
     (query_id,) = (child.name for child in folder.iterdir())
     records = EpochRecords(open_storage(str(folder)), query_id)
     epochs = [present(records.published(epoch)) for epoch in records.find().published]
@@ -67,17 +67,17 @@ def batches_of(place: Place) -> list[int]:
         pytest.param(120, 1000, {}, id="first batch too small", marks=pytest.mark.soak),
     ],
 )
-def test_batches_come_to_take_the_target_time(spark, place, files, width, params):
+def test_batches_come_to_take_the_target_time(spark, location, files, width, params):
     """
     At a millisecond a row a backlog is cut from 70 files a batch down to what takes two seconds, and
     a careful first batch of a few files is followed by larger ones; every row is written once.
     """
-    expected = write_files(place, files, width=width)
+    expected = write_files(location, files, width=width)
 
-    batches, said = run(spark, place, params=params)
+    batches, said = run(spark, location, params=params)
 
     print(batches, *said, sep="\n")  # for whoever looks into a failure
-    assert expected == read_with_pandas(place.output)
+    assert expected == read_with_pandas(location.output)
     steady_s = statistics.median(batch_sizing["last_batch_s"] for batch_sizing in said[WARM_UP:])
     steady_rows = statistics.median(batches[WARM_UP:-1])
     assert TARGET_S == pytest.approx(steady_s, rel=0.4)
@@ -92,7 +92,7 @@ def test_batches_come_to_take_the_target_time(spark, place, files, width, params
 
 
 @pytest.mark.soak
-def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place):
+def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, location):
     """
     The job's limit of 3,000 rows is a maximum: a second's worth is read in its place, to the last.
     """
@@ -100,35 +100,37 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place)
 
     def note(progress: Any) -> None:
         seen.append(progress.queries["out"])
-        if progress.rows_read == 7000 and sum(batches_of(place)) == 7000:
+        if progress.rows_read == 7000 and sum(batches_of(location)) == 7000:
             stop.set()  # all is published, too
 
     params = {"rows": "3000", "total": "7000"}
-    ask = place.ask("counting", until="stopped", target_batch_s=1.0, params=params)
+    ask = location.ask("counting", until="stopped", target_batch_s=1.0, params=params)
     with pytest.raises(RunCancelledError):
         run_job(ask, spark=spark, stop=stop, on_progress=note)
 
-    assert [(n,) for n in range(7000)] == read_with_pandas(place.output)
-    batches = batches_of(place)
+    assert [(n,) for n in range(7000)] == read_with_pandas(location.output)
+    batches = batches_of(location)
     assert 3000 == batches[0]
     assert max(batches[2:]) <= 2000
     (source,) = seen[-1]["batch_sizing"]["sources"].values()
     assert ("rows", 3000) == (source["unit"], source["ceiling"])
 
 
-def test_what_cannot_be_paced_is_left_alone_and_said(spark, place):
+def test_what_cannot_be_paced_is_left_alone_and_said(spark, location):
     """
     A source that is not to be paced keeps its limit, whatever the batches take, and progress says so.
     Beside the rows that are read it says how many of them are published.
     """
-    expected = write_files(place, 2, width=10)
+    expected = write_files(location, 2, width=10)
     seen: list[Any] = []
-    ask = place.ask("unpaced", target_batch_s=0.001, params={"files_per_batch": "1"})
+    ask = location.ask("unpaced", target_batch_s=0.001, params={"files_per_batch": "1"})
 
     run_job(ask, spark=spark, on_progress=seen.append)
 
-    assert Counter(v for _, v in expected) == Counter(v for _, v in read_with_pandas(place.output))
-    assert [100, 100] == batches_of(place)
+    assert Counter(v for _, v in expected) == Counter(
+        v for _, v in read_with_pandas(location.output)
+    )
+    assert [100, 100] == batches_of(location)
     queries = [progress.queries["out"] for progress in seen]
     assert [q["rows_read"] for q in queries] == [q["sinks"][0]["rows"] for q in queries]
     assert (200, False) == (queries[-1]["sinks"][0]["rows"], seen[-1].rows_minimum)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from driving import CLOCK, Driver
-from streams import START, Place, Rows, read_with_pandas, windows_of, write_events
+from streams import START, Location, Rows, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.restore_job import restore_job
@@ -50,15 +50,15 @@ TRUTH: dict[str, Rows] = {
 class Pipelines:
     """A job of two pipelines, of which *gated* goes as far as its gate lets it."""
 
-    def __init__(self, spark: Any, place: Place, gated: str) -> None:
+    def __init__(self, spark: Any, location: Location, gated: str) -> None:
         self.spark = spark
-        self.place = place
+        self.location = location
         self.gated = gated
-        self.gate = place.root / "gate"
+        self.gate = location.root / "gate"
         for name, size in SIZES.items():
             rows = [(i, name, i) for i in range(size)]
             parts = [rows[i : i + size // 4] for i in range(0, size, size // 4)]
-            write_events(place.root / name, *parts)
+            write_events(location.root / name, *parts)
 
     def open_to(self, word: int | str) -> None:
         """Let values below *word* pass; ``fail`` fails the next."""
@@ -67,50 +67,52 @@ class Pipelines:
         written.replace(self.gate)
 
     def ask(self) -> dict[str, Any]:
-        params = {name: str(self.place.root / name) for name in SIZES}
+        params = {name: str(self.location.root / name) for name in SIZES}
         params |= {"gate": str(self.gate), "gated": self.gated, "files_per_batch": "1"}
         return {"entry": f"{JOBS}:two_pipelines", "params": params}
 
     def drive(self, **asked: Any) -> Driver:
-        return Driver(self.spark, self.place, "two_pipelines", **self.ask(), **asked)
+        return Driver(self.spark, self.location, "two_pipelines", **self.ask(), **asked)
 
     def attempts(self) -> list[AttemptRecord]:
-        directory = JobDirectory(open_storage(str(self.place.job_dir)))
+        directory = JobDirectory(open_storage(str(self.location.job_dir)))
         (run_id,) = directory.run_ids()
         return directory.run(run_id).attempts()
 
-    def run(self, place: Place, **asked: Any) -> Any:
-        return place.run(self.spark, "two_pipelines", **self.ask(), **asked)
+    def run(self, location: Location, **asked: Any) -> Any:
+        return location.run(self.spark, "two_pipelines", **self.ask(), **asked)
 
-    def rows(self, name: str, place: Place | None = None) -> Rows:
-        folder = (place or self.place).output / name
+    def rows(self, name: str, location: Location | None = None) -> Rows:
+        folder = (location or self.location).output / name
         return read_with_pandas(folder) if folder.is_dir() else []
 
     def files(self, name: str) -> dict[str, int]:
         """Return when each file of a pipeline's output was written."""
-        found = (self.place.output / name).glob("*.parquet")
+        found = (self.location.output / name).glob("*.parquet")
         return {path.name: path.stat().st_mtime_ns for path in found}
 
     def has_finished(self, name: str) -> bool:
         """Tell whether a pipeline is drained, and all that it gives is there to be read."""
-        directory = JobDirectory(open_storage(str(self.place.job_dir)))
+        directory = JobDirectory(open_storage(str(self.location.job_dir)))
         return drain_intent(directory, name) is not None and self.rows(name) == TRUTH[name]
 
 
 @pytest.mark.long
-def test_a_pipeline_that_has_finished_emits_nothing_again(spark, place):
+def test_a_pipeline_that_has_finished_emits_nothing_again(spark, location):
     """
     Saved when ``a`` has finished and ``b`` is half way, in a batch; in another directory and in its
     own ``a`` is left alone and ``b`` ends exact. Without any checkpoint on the way 20 + 100 rows are
     there.
     """
-    job = Pipelines(spark, place, gated="b")
+    job = Pipelines(spark, location, gated="b")
     job.open_to(50)
     driver = job.drive()
     try:
         driver.until(lambda: job.has_finished("a") and driver.committed("b") >= 1)
         savepoint = take_savepoint(
-            job_source(str(place.job_dir), CLOCK), str(place.root / "saved"), aligned_timeout_s=0
+            job_source(str(location.job_dir), CLOCK),
+            str(location.root / "saved"),
+            aligned_timeout_s=0,
         )
         at_save = job.rows("b")
         files = job.files("a")
@@ -122,26 +124,26 @@ def test_a_pipeline_that_has_finished_emits_nothing_again(spark, place):
     assert 0 < len(at_save) < len(job.rows("b")) < 100
     job.open_to(100)
 
-    other = Place(place.root / "other")
+    other = Location(location.root / "other")
     final = job.run(other, from_savepoint=savepoint.url)
     assert ("FINISHED", True) == (final.outcome, final.queries["a"]["finished"])
     assert [] == job.rows("a", other)
     assert TRUTH["b"] == sorted([*at_save, *job.rows("b", other)])
 
-    restore_job(str(place.job_dir), savepoint.url, revert=True, spark=spark)
+    restore_job(str(location.job_dir), savepoint.url, revert=True, spark=spark)
     assert at_save == job.rows("b")
-    final = job.run(place, run_id="again")
+    final = job.run(location, run_id="again")
     assert "FINISHED" == final.outcome
     assert files == job.files("a")
     assert TRUTH == {name: job.rows(name) for name in SIZES}
 
 
 @pytest.mark.whole
-def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark, place):
+def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark, location):
     """
     ``a`` fails when ``b`` has finished: the next attempt ends ``a``, and ``b``'s files are the same.
     """
-    job = Pipelines(spark, place, gated="a")
+    job = Pipelines(spark, location, gated="a")
     job.open_to(10)
     driver = job.drive()
     driver.until(lambda: job.has_finished("b"))
@@ -153,7 +155,7 @@ def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark
     assert len(job.rows("a")) < 20
 
     job.open_to(100)
-    final = job.run(place)
+    final = job.run(location)
 
     assert ("FINISHED", 2, 120) == (final.outcome, final.attempts, final.rows_read)
     assert files == job.files("b")
@@ -168,12 +170,12 @@ def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark
         pytest.param(2, id="given up", marks=pytest.mark.whole),
     ],
 )
-def test_a_query_that_fails_is_started_again_by_its_driver(spark, place, attempts):
+def test_a_query_that_fails_is_started_again_by_its_driver(spark, location, attempts):
     """
     ``a`` fails again and again when ``b`` has finished. When it is healed, the same driver ends it
     exact, and ``b``'s files are the same; when its restarts are used up, the failure says so.
     """
-    job = Pipelines(spark, place, gated="a")
+    job = Pipelines(spark, location, gated="a")
     job.open_to(10)
     driver = job.drive(restart=FixedDelay(attempts, delay_s=0.1))
     driver.until(lambda: job.has_finished("b"))
@@ -223,12 +225,12 @@ class Asked:
     met: bool = False
     took_s: float = 0.0
 
-    def ask(self, place: Place) -> None:
+    def ask(self, location: Location) -> None:
         """Ask when the time has come; ``answer`` is the outcome, or why there is none."""
         CLOCK.sleep(self.wait_s)
         begun = CLOCK.monotonic()
         try:
-            self.answer = self._call(str(place.job_dir))
+            self.answer = self._call(str(location.job_dir))
             self.met = True
         except REFUSALS as error:
             self.answer = f"refused: {type(error).__name__}: {error}"
@@ -247,9 +249,9 @@ KINDS = ("savepoint", "savepoint", "stop", "stop, savepoint", "drain", "drain, s
 
 
 @contextlib.contextmanager
-def asking(place: Place, requests: list[Asked]) -> Iterator[None]:
+def asking(location: Location, requests: list[Asked]) -> Iterator[None]:
     """Let everybody ask while the block runs, and see that each has an answer."""
-    threads = [threading.Thread(target=each.ask, args=(place,)) for each in requests]
+    threads = [threading.Thread(target=each.ask, args=(location,)) for each in requests]
     for thread in threads:
         thread.start()
     yield
@@ -259,27 +261,27 @@ def asking(place: Place, requests: list[Asked]) -> Iterator[None]:
     assert [] == [each for each in requests for words in NO_REFUSALS if words in str(each.answer)]
 
 
-def run_to_its_end(spark: Any, place: Place, requests: list[Asked]) -> int:
+def run_to_its_end(spark: Any, location: Location, requests: list[Asked]) -> int:
     """Run the job while others ask, and go on until it has ended; return how many files it read."""
-    write_events(place.input, *FILES)
-    driver = Driver(spark, place, "tumbling_window", params={"files_per_batch": "1"})
+    write_events(location.input, *FILES)
+    driver = Driver(spark, location, "tumbling_window", params={"files_per_batch": "1"})
     # The end of the job lies within the time in which the requests come.
     driver.until(lambda: driver.committed() >= 0)
-    with asking(place, requests):
+    with asking(location, requests):
         final = driver.end()
     while final.outcome != "FINISHED":
-        final = place.run(spark, "tumbling_window", params={"files_per_batch": "1"})
+        final = location.run(spark, "tumbling_window", params={"files_per_batch": "1"})
     (source,) = final.queries["out"]["sources"]
     return int(source["end_offset"]["logOffset"]) + 1
 
 
-def check_restores(spark: Any, place: Place, savepoint: Savepoint, read: int) -> None:
+def check_restores(spark: Any, location: Location, savepoint: Savepoint, read: int) -> None:
     """
     See that a savepoint leads to the truth, with what was written before it; or says why not. One of
     a job that has begun to drain reads no more than the *read* files.
     """
-    other = Place(place.root / f"from-{savepoint.folder}")
-    params = {"input": str(place.input), "files_per_batch": "1"}
+    other = Location(location.root / f"from-{savepoint.folder}")
+    params = {"input": str(location.input), "files_per_batch": "1"}
     asked: dict[str, Any] = {"from_savepoint": savepoint.url, "params": params}
     if savepoint.record.drained:
         with pytest.raises(JobDrainedError):
@@ -289,7 +291,7 @@ def check_restores(spark: Any, place: Place, savepoint: Savepoint, read: int) ->
     saved = savepoint.record.queries["out"]
     written = [
         row
-        for path in place.output.glob("part-*.parquet")
+        for path in location.output.glob("part-*.parquet")
         if int(path.name.split("-")[1]) <= saved.batch  # its epoch
         for row in read_with_pandas(path)
     ]
@@ -311,27 +313,27 @@ def test_requests_that_race_with_the_end_are_all_answered(spark, tmp_path):
     print(f"RACE_SEED={chosen}")
     dice = random.Random(chosen)
     answers: list[str] = []
-    done: list[tuple[Place, Savepoint, int]] = []
+    done: list[tuple[Location, Savepoint, int]] = []
     for number in range(3):
-        place = Place(tmp_path / str(number))
-        root = place.root / "savepoints"
+        location = Location(tmp_path / str(number))
+        root = location.root / "savepoints"
         requests = [
             Asked(kind, dice.uniform(0, 1.5), str(root / f"s{n}"))
             for n, kind in enumerate((*KINDS, *KINDS))
         ]
-        read = run_to_its_end(spark, place, requests)
+        read = run_to_its_end(spark, location, requests)
 
         # Whoever drains it before it has read everything ends it there.
-        assert truth_of(FILES[:read]) == read_with_pandas(place.output)
+        assert truth_of(FILES[:read]) == read_with_pandas(location.output)
         assert read == len(FILES) or any("drain" in each.kind for each in requests if each.met)
         found, leftovers = find_savepoints(open_storage(str(root)))
         assert [] == leftovers
         told = {each.url for each in requests if not str(each.answer).startswith("refused")}
         assert {savepoint.url for savepoint in found} <= told
         answers += [str(each.answer) for each in requests]
-        done += [(place, savepoint, read) for savepoint in found]
-    for place, savepoint, read in dice.sample(done, min(3, len(done))):
-        check_restores(spark, place, savepoint, read)
+        done += [(location, savepoint, read) for savepoint in found]
+    for location, savepoint, read in dice.sample(done, min(3, len(done))):
+        check_restores(spark, location, savepoint, read)
     kinds = Counter(answer.partition(":")[0] for answer in answers)
     print(kinds)
     assert kinds["refused"]

@@ -19,7 +19,7 @@ from streams import (
     JOBS,
     START,
     Event,
-    Place,
+    Location,
     Rows,
     read_with_pandas,
     run_in,
@@ -81,20 +81,20 @@ class World:
     """One job, and what people and tasks do to it.
 
     Args:
-        place: its folders; an upgrade moves the job to another one.
+        location: its folders; an upgrade moves the job to another one.
         spark: a session, for all but what is a process of its own.
         job: one of ``TABLES``.
         seed: of the commands.
     """
 
-    def __init__(self, place: Place, spark: Any, job: str, seed: int) -> None:
-        self._place, self._spark, self._random = place, spark, random.Random(seed)
+    def __init__(self, location: Location, spark: Any, job: str, seed: int) -> None:
+        self._location, self._spark, self._random = location, spark, random.Random(seed)
         self._job = job
         self._events: list[Event] = []
         self._files = self._made = 0
         self._drained: set[int] = set()
         self._savepoints: list[str] = []
-        self._drivers = Drivers(place)
+        self._drivers = Drivers(location)
         self._passed: set[str] = {"restore.begun"}
         self.done: list[str] = []
 
@@ -106,7 +106,7 @@ class World:
         times = sorted(self._random.randrange(LENGTH_S) for _ in range(count))
         start = LENGTH_S * self._files
         events = [(start + t, self._random.choice("ab"), self._random.randint(1, 9)) for t in times]
-        write_events(self._place.input, events, first=self._files)
+        write_events(self._location.input, events, first=self._files)
         self._files += 1
         self._events += events
 
@@ -147,7 +147,7 @@ class World:
             thread.join()
 
     def _drive(self, here: str, stop: threading.Event, asked: dict[str, Any]) -> None:
-        spec = dataclasses.replace(self._place.ask(self._job, **asked), job_dir=here)
+        spec = dataclasses.replace(self._location.ask(self._job, **asked), job_dir=here)
         try:
             self.done.append(f"  live: {run_job(spec, spark=self._spark, stop=stop).outcome}")
         except (SparkStreamError, OSError) as error:
@@ -202,7 +202,7 @@ class World:
             timer.cancel()
 
     def _upgrade(self, stop: threading.Event, here: str) -> None:
-        spec = self._place.ask(self._job, **SUSPEND)
+        spec = self._location.ask(self._job, **SUSPEND)
         Upgrade(
             here,
             dataclasses.replace(spec, job_dir=self._next_version(here)),
@@ -225,11 +225,11 @@ class World:
 
     @property
     def job_dir(self) -> str:
-        return active_directory(str(self._place.job_dir))
+        return active_directory(str(self._location.job_dir))
 
     def output(self) -> Output:
         """Return the table and the values of each row that a reader sees."""
-        folders = {table: self._place.output / table for table in TABLES[self._job]}
+        folders = {table: self._location.output / table for table in TABLES[self._job]}
         return Counter(
             (table, *row)
             for table, folder in folders.items()
@@ -349,15 +349,15 @@ class World:
         newest = newest_upgrade(directory_at(job_dir))
         if newest is not None and newest.is_open:
             return newest.to
-        return str(self._place.root / self._name("version"))
+        return str(self._location.root / self._name("version"))
 
     def _run(self, where: str | None = None, **asked: Any) -> None:
         here = Path(where or self._where())
-        run_in(self._spark, self._place, here, self._job, **{**SUSPEND, **asked})
+        run_in(self._spark, self._location, here, self._job, **{**SUSPEND, **asked})
 
     def _where(self) -> str:
         """Return the job's directory, or that of another version of it in which a job is."""
-        others = [str(self._place.job_dir), self._next_version(self.job_dir)]
+        others = [str(self._location.job_dir), self._next_version(self.job_dir)]
         known = [where for where in others if JobDirectory(open_storage(where)).job() is not None]
         return self._random.choice([*[self.job_dir] * 6, *known])
 
@@ -392,7 +392,7 @@ SEEDS += [pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 10)]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("job", TABLES)
 def test_whatever_is_commanded_the_output_is_exact(
-    spark: Any, place: Place, job: str, seed: int
+    spark: Any, location: Location, job: str, seed: int
 ) -> None:
     """
     Runs, replays, restores, rewinds, savepoints, upgrades and removals, in a random order and in
@@ -400,7 +400,7 @@ def test_whatever_is_commanded_the_output_is_exact(
     what is published stays unless it is undone, and in the end the job gives every row by following
     its own messages.
     """
-    world = World(place, spark, job, seed)
+    world = World(location, spark, job, seed)
     try:
         world.begin()
         for step in range(1, STEPS + 1):
@@ -410,4 +410,4 @@ def test_whatever_is_commanded_the_output_is_exact(
                 world.take_a_step_as_a_process()
         world.end()
     finally:
-        print("\n".join(world.done).replace(str(place.root), "…"))
+        print("\n".join(world.done).replace(str(location.root), "…"))

@@ -14,7 +14,7 @@ from streams import (
     FORMATS,
     SUSPEND,
     Event,
-    Place,
+    Location,
     read_with_duckdb,
     windows_of,
     write_events,
@@ -48,19 +48,21 @@ def failed(error: BaseException | None) -> Failure:
     return error.failure
 
 
-def attempts_of(place: Place) -> list[dict[str, Any]]:
+def attempts_of(location: Location) -> list[dict[str, Any]]:
     """Return the attempts of all runs, oldest first."""
-    found = sorted(place.job_dir.glob("runs/*/attempts/*.json"), key=lambda p: p.stat().st_mtime_ns)
+    found = sorted(
+        location.job_dir.glob("runs/*/attempts/*.json"), key=lambda p: p.stat().st_mtime_ns
+    )
     return [json.loads(path.read_text(encoding="utf-8")) for path in found]
 
 
-def check_told(place: Place, failure: Failure, capsys: pytest.CaptureFixture[str]) -> None:
+def check_told(location: Location, failure: Failure, capsys: pytest.CaptureFixture[str]) -> None:
     """See that the attempt's record and ``spark-stream status`` say the same as the error."""
     capsys.readouterr()
-    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    assert EXIT_OK == main(["status", str(location.job_dir), "--json"])
     run = json.loads(capsys.readouterr().out)["runs"][-1]
-    assert failure.to_dict() == attempts_of(place)[-1]["failure"] == run["failure"]
-    assert "FAILED" == attempts_of(place)[-1]["outcome"]
+    assert failure.to_dict() == attempts_of(location)[-1]["failure"] == run["failure"]
+    assert "FAILED" == attempts_of(location)[-1]["outcome"]
 
 
 # --- rows and input -----------------------------------------------------------------------------
@@ -80,14 +82,14 @@ def rated(ctx):
 """
 
 
-def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, place, capsys):
+def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, location, capsys):
     """
     The same function would fail again, so that no restart is tried; what came before the row stays,
     and the mended job goes on with it.
     """
-    write_events(place.input, *FILES)
+    write_events(location.input, *FILES)
     values = [v for _, _, v in EVENTS]
-    job = place.root / "rated.py"
+    job = location.root / "rated.py"
     asked = {"entry": f"{job}:rated", "params": ONE_BY_ONE}
 
     def write_job(missing: int | None) -> None:
@@ -96,7 +98,7 @@ def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, 
 
     write_job(missing=21)
     with pytest.raises(RunFailedError) as raised:
-        place.run(spark, "rated", **asked, restart=THRICE)
+        location.run(spark, "rated", **asked, restart=THRICE)
     failure = failed(raised.value)
 
     assert (FailureClass.NON_RECOVERABLE, "KeyError", "21", "out", 2, False) == (
@@ -104,31 +106,33 @@ def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, 
         *(failure.query, failure.batch, failure.restartable),
     )
     assert EXIT_FATAL == RunFailedError(failure).exit_code
-    check_told(place, failure, capsys)
-    assert attempts_of(place)[0]["restarts"] is None
-    assert [(v, 2 * v) for v in values[:6]] == read_with_duckdb(place.output / "*.parquet")
+    check_told(location, failure, capsys)
+    assert attempts_of(location)[0]["restarts"] is None
+    assert [(v, 2 * v) for v in values[:6]] == read_with_duckdb(location.output / "*.parquet")
 
     write_job(missing=None)
-    final = place.run(spark, "rated", **asked)
+    final = location.run(spark, "rated", **asked)
     assert ("FINISHED", 2, len(values)) == (final.outcome, final.attempts, final.rows_read)
-    assert [(v, 2 * v) for v in values] == read_with_duckdb(place.output / "*.parquet")
+    assert [(v, 2 * v) for v in values] == read_with_duckdb(location.output / "*.parquet")
 
 
 @pytest.mark.long
-def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(spark, place, capsys):
+def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(
+    spark, location, capsys
+):
     """
     The driver starts the query again after a failure that may heal, and gives up when it finds that
     the batch's file is gone; it goes on when the file is there again.
     """
-    write_events(place.input, *FILES)
-    gate = Gate(place.root / "gate")
+    write_events(location.input, *FILES)
+    gate = Gate(location.root / "gate")
     params = {**ONE_BY_ONE, "gate": str(gate.folder)}
     asked = {"entry": f"{JOBS}:held", "params": params}
     gate.say(10)
-    driver = Driver(spark, place, "held", **asked, restart=THRICE)
+    driver = Driver(spark, location, "held", **asked, restart=THRICE)
     driver.until(lambda: gate.holders(10) != [])
-    planned = place.input / "001.csv"
-    kept = planned.rename(place.root / "kept.csv")
+    planned = location.input / "001.csv"
+    kept = planned.rename(location.root / "kept.csv")
     gate.say("fail")
     driver.end()
     failure = failed(driver.error)
@@ -139,8 +143,8 @@ def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(sp
     )
     assert planned.name in failure.reason
     assert EXIT_RETRY == RunFailedError(failure).exit_code
-    check_told(place, failure, capsys)
-    (record,) = attempts_of(place)
+    check_told(location, failure, capsys)
+    (record,) = attempts_of(location)
     first = Failure.from_dict(record["restarts"]["failure"])
     assert (1, FailureClass.RECOVERABLE, "OSError", 1) == (
         record["restarts"]["count"],
@@ -149,9 +153,9 @@ def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(sp
 
     kept.rename(planned)
     gate.say(100)
-    final = place.run(spark, "held", **asked)
+    final = location.run(spark, "held", **asked)
     assert ("FINISHED", 2, len(EVENTS)) == (final.outcome, final.attempts, final.rows_read)
-    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+    assert windows_of(EVENTS) == read_with_duckdb(location.output / "*.parquet")
 
 
 # --- the checkpoint -----------------------------------------------------------------------------
@@ -182,40 +186,40 @@ DAMAGES: list[tuple[str, Callable[[Path], None], FailureClass, int]] = [
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys):
+def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, location, capsys):
     """
     Whatever is damaged or gone, the class says what is needed, no restart is tried, and no file is
     removed or written again; when what was there is back, the job ends exact. An entry of the offset
     log is put back from the record of its epoch.
     """
-    write_events(place.input, *FILES[:3])
+    write_events(location.input, *FILES[:3])
     # RocksDB has a copy of its files, and does not miss them while the JVM lives.
     asked = {"params": ONE_BY_ONE, "restart": THRICE, "conf": FORMATS["hdfs"]}
-    place.run(spark, "tumbling_window", **asked, **SUSPEND)
-    write_events(place.input, *FILES[3:], first=3)
-    last = max(int(path.name) for path in (place.checkpoint() / "commits").glob("[0-9]*"))
+    location.run(spark, "tumbling_window", **asked, **SUSPEND)
+    write_events(location.input, *FILES[3:], first=3)
+    last = max(int(path.name) for path in (location.checkpoint() / "commits").glob("[0-9]*"))
     classified: list[tuple[str, FailureClass, int]] = []
     for name, damage, _, _ in DAMAGES:
-        file = place.checkpoint() / name.format(last=last, next=last + 1)
+        file = location.checkpoint() / name.format(last=last, next=last + 1)
         beside = file.with_name(f".{file.name}.crc")
         kept = {path: path.read_bytes() for path in (file, beside) if path.exists()}
         damage(file)
-        before = contents(place.checkpoint())
+        before = contents(location.checkpoint())
 
         with pytest.raises(SparkStreamError) as raised:
-            place.run(spark, "tumbling_window", **asked)
+            location.run(spark, "tumbling_window", **asked)
 
         failure = classify(raised.value)
         print(name, damage.__name__, failure)
         classified.append((name, failure.failure_class, RunFailedError(failure).exit_code))
-        after = contents(place.checkpoint())
+        after = contents(location.checkpoint())
         assert before.items() <= after.items(), (name, before.keys() ^ after.keys())
         for path, data in kept.items():
             path.write_bytes(data)
     assert [(name, expected, code) for name, _, expected, code in DAMAGES] == classified
-    assert [None] * len(attempts_of(place)) == [a["restarts"] for a in attempts_of(place)]
+    assert [None] * len(attempts_of(location)) == [a["restarts"] for a in attempts_of(location)]
 
-    scribble(place.checkpoint() / f"offsets/{last}")
-    final = place.run(spark, "tumbling_window", **asked)
+    scribble(location.checkpoint() / f"offsets/{last}")
+    final = location.run(spark, "tumbling_window", **asked)
     assert "FINISHED" == final.outcome
-    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+    assert windows_of(EVENTS) == read_with_duckdb(location.output / "*.parquet")

@@ -20,53 +20,53 @@ pytestmark = pytest.mark.spark
 EVENTS = [(1, "a", 1), (12, "b", 2), (25, "a", 3)]
 
 
-def staged(place):
-    return sorted(path.name for path in place.root.glob(".*.staging/*/*"))
+def staged(location):
+    return sorted(path.name for path in location.root.glob(".*.staging/*/*"))
 
 
 @pytest.mark.long
-def test_a_finished_jobs_leftovers_are_removed_and_its_output_stays(spark, place):
+def test_a_finished_jobs_leftovers_are_removed_and_its_output_stays(spark, location):
     """What a driver in a long pause staged after the job had ended is removed; no row changes."""
-    write_events(place.input, EVENTS)
-    place.run(spark, "tumbling_window")
-    before = read_with_pandas(place.output)
-    query_id = JobDirectory(open_storage(str(place.job_dir))).run_ids() and next(
-        path.name for path in (place.job_dir / "queries/out/committables").iterdir()
+    write_events(location.input, EVENTS)
+    location.run(spark, "tumbling_window")
+    before = read_with_pandas(location.output)
+    query_id = JobDirectory(open_storage(str(location.job_dir))).run_ids() and next(
+        path.name for path in (location.job_dir / "queries/out/committables").iterdir()
     )
-    leftover = place.root / ".output.staging" / query_id / "0-0"
+    leftover = location.root / ".output.staging" / query_id / "0-0"
     leftover.mkdir(parents=True)
     (leftover / "part-0").write_text("half")
 
-    assert ["out"] == clean_up(str(place.job_dir), spark=spark)
-    assert [] == staged(place)
-    assert before == read_with_pandas(place.output) == windows_of(EVENTS)
+    assert ["out"] == clean_up(str(location.job_dir), spark=spark)
+    assert [] == staged(location)
+    assert before == read_with_pandas(location.output) == windows_of(EVENTS)
 
 
-def test_what_spark_has_committed_is_published(spark, place):
+def test_what_spark_has_committed_is_published(spark, location):
     """
     An epoch that a driver could not publish before it ended is published; the run is not resumed.
     """
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
     with failing_at("files.published_one"), pytest.raises(Exception, match="files.published_one"):
-        place.run(spark, "no_state")
+        location.run(spark, "no_state")
 
-    clean_up(str(place.job_dir), spark=spark)
-    assert 3 == len(read_with_pandas(place.output))
-    run = JobDirectory(open_storage(str(place.job_dir))).run_ids()
+    clean_up(str(location.job_dir), spark=spark)
+    assert 3 == len(read_with_pandas(location.output))
+    run = JobDirectory(open_storage(str(location.job_dir))).run_ids()
     assert 1 == len(run)
-    assert JobDirectory(open_storage(str(place.job_dir))).run(run[0]).final() is None
+    assert JobDirectory(open_storage(str(location.job_dir))).run(run[0]).final() is None
 
 
-def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
+def test_no_task_takes_it_for_its_driver(spark, location, monkeypatch):
     """
     A task whose run is put in order meanwhile sees that somebody else is at it, and waits for no
     driver of its own.
     """
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
     with failing_at("files.published_one"), pytest.raises(Exception, match="files.published_one"):
-        place.run(spark, "no_state")
-    directory = JobDirectory(open_storage(str(place.job_dir)))
+        location.run(spark, "no_state")
+    directory = JobDirectory(open_storage(str(location.job_dir)))
     (run_id,) = directory.run_ids()
     seen = []
 
@@ -74,12 +74,12 @@ def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
         seen.append(RunWatcher(directory.storage, run_id, SystemClock()).assess().run_state)
 
     monkeypatch.setattr(restore_job, "_recover", look)
-    clean_up(str(place.job_dir), spark=spark)
+    clean_up(str(location.job_dir), spark=spark)
 
     assert [RunState.FOREIGN] == seen
 
 
-def test_a_place_without_a_job_is_refused(tmp_path, capsys):
+def test_a_location_without_a_job_is_refused(tmp_path, capsys):
     """There is nothing to clean up where no job ever ran; nothing is written."""
     assert UnknownJobError.exit_code == main.main(["cleanup", str(tmp_path / "none")])
     assert "none" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from streams import Place
+from streams import Location
 
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
@@ -35,21 +35,21 @@ INSERT INTO json.`{output}` SELECT * FROM rows_in;
 
 
 @pytest.fixture
-def ready(place: Place) -> Place:
-    """Return a place with one file of input."""
-    place.input.mkdir()
-    (place.input / "a.csv").write_text("1\nx\n")
-    return place
+def ready(location: Location) -> Location:
+    """Return a location with one file of input."""
+    location.input.mkdir()
+    (location.input / "a.csv").write_text("1\nx\n")
+    return location
 
 
-def refusal_of(spark, place, entry, conf=None, **params):
+def refusal_of(spark, location, entry, conf=None, **params):
     """Return the error of a run, which has written nothing."""
-    before = sorted(place.root.rglob("*"))
-    given = {"input": str(place.input), "output": str(place.output), **params}
-    spec = RunSpec(job_dir=str(place.job_dir), entry=str(entry), params=given, conf=conf or {})
+    before = sorted(location.root.rglob("*"))
+    given = {"input": str(location.input), "output": str(location.output), **params}
+    spec = RunSpec(job_dir=str(location.job_dir), entry=str(entry), params=given, conf=conf or {})
     with pytest.raises(ConfigError) as refused:
         run_job(spec, spark=spark)
-    assert before == sorted(place.root.rglob("*"))
+    assert before == sorted(location.root.rglob("*"))
     return str(refused.value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from streams import Place, Rows, plain, read_with_pandas, windows_of, write_events
+from streams import Location, Rows, plain, read_with_pandas, windows_of, write_events
 
 from airflow_provider.hooks.task_runs import current_run
 from airflow_provider.runtime.base import failpoints
@@ -40,15 +40,15 @@ CORRECTED = [(26, "b", 40), (31, "a", 50), (33, "b", 1), (48, "a", 60)]
 
 
 @pytest.fixture
-def drivers(place):
-    started = Drivers(place)
+def drivers(location):
+    started = Drivers(location)
     yield started
     started.end_all()
 
 
-def written(place: Place) -> tuple[Rows, Rows]:
-    rows = read_with_pandas(place.output / "rows")
-    return read_with_pandas(place.output / "windows"), plain((k, v) for _, k, v in rows)
+def written(location: Location) -> tuple[Rows, Rows]:
+    rows = read_with_pandas(location.output / "rows")
+    return read_with_pandas(location.output / "windows"), plain((k, v) for _, k, v in rows)
 
 
 def truth(*events) -> tuple[Rows, Rows]:
@@ -56,33 +56,33 @@ def truth(*events) -> tuple[Rows, Rows]:
 
 
 @pytest.mark.long
-def test_input_that_spark_has_moved_away_is_put_back_before_a_restore(spark, place):
+def test_input_that_spark_has_moved_away_is_put_back_before_a_restore(spark, location):
     """
     The last batch's files are never moved. A run whose input is moved is not replayable; a restore
     of the savepoint between two runs counts what is gone, and reverts nothing before it is back.
     """
-    archived = {"params": {"archive": str(place.root / "archive")}}
-    write_events(place.input, FIRST)
+    archived = {"params": {"archive": str(location.root / "archive")}}
+    write_events(location.input, FIRST)
     with pytest.raises(ConfigError, match="source 'events' removes its input .* be replayed"):
-        place.run(spark, "archived", run_id="one", replayable_runs=1, **archived)
-    assert not place.job_dir.exists()
-    place.run(spark, "archived", run_id="one", **PLAIN, **archived)
-    before = str(place.job_dir / "savepoints/before")
-    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
-    write_events(place.input, *([event] for event in LATER * 2), first=1)
-    place.run(spark, "archived", run_id="two", **PLAIN, **archived)
-    rows = read_with_pandas(place.output)
+        location.run(spark, "archived", run_id="one", replayable_runs=1, **archived)
+    assert not location.job_dir.exists()
+    location.run(spark, "archived", run_id="one", **PLAIN, **archived)
+    before = str(location.job_dir / "savepoints/before")
+    take_savepoint(job_source(str(location.job_dir), SystemClock()), before)
+    write_events(location.input, *([event] for event in LATER * 2), first=1)
+    location.run(spark, "archived", run_id="two", **PLAIN, **archived)
+    rows = read_with_pandas(location.output)
     assert len(FIRST) + 2 * len(LATER) == len(rows)
 
     with pytest.raises(LostInputError, match="read 6 files .* and 4 of them are gone: .*/001.csv"):
-        restore_job(str(place.job_dir), before, revert=True, spark=spark)
-    assert rows == read_with_pandas(place.output)
+        restore_job(str(location.job_dir), before, revert=True, spark=spark)
+    assert rows == read_with_pandas(location.output)
 
-    for path in (place.root / "archive").rglob("*.csv"):
-        path.rename(place.input / path.name)
-    restore_job(str(place.job_dir), before, revert=True, spark=spark)
-    place.run(spark, "archived", run_id="three", **PLAIN, **archived)
-    assert rows == read_with_pandas(place.output)
+    for path in (location.root / "archive").rglob("*.csv"):
+        path.rename(location.input / path.name)
+    restore_job(str(location.job_dir), before, revert=True, spark=spark)
+    location.run(spark, "archived", run_id="three", **PLAIN, **archived)
+    assert rows == read_with_pandas(location.output)
 
 
 def test_spark_lists_a_folder_with_any_names(spark, tmp_path):
@@ -101,55 +101,55 @@ def test_spark_lists_a_folder_with_any_names(spark, tmp_path):
 
 
 @pytest.mark.soak  # tests/crash/test_rewinding.py dies at every step, without a JVM
-def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
+def test_drivers_die_while_they_undo_a_run(spark, location, drivers):
     """
     Drivers that are to replay a run of two queries die one step after the other; the last one
     executes it, on input that was corrected meanwhile. What has been built on is undone with it only.
     """
-    write_events(place.input, FIRST)
-    place.run(spark, "two_queries", run_id="one", **SUSPEND)
-    write_events(place.input, LATER, first=1)
-    place.run(spark, "two_queries", run_id="two", **SUSPEND)
-    write_events(place.input, CORRECTED, first=1)
+    write_events(location.input, FIRST)
+    location.run(spark, "two_queries", run_id="one", **SUSPEND)
+    write_events(location.input, LATER, first=1)
+    location.run(spark, "two_queries", run_id="two", **SUSPEND)
+    write_events(location.input, CORRECTED, first=1)
 
     replay = ("--run-id=two.r2", "--replay=two", "--replayable-runs=3")
     for point in POINTS:
         driver = drivers.run("two_queries", {}, *replay, SPARK_STREAM_FAILPOINT=point)
         assert failpoints.CRASH_EXIT == driver.wait(), driver.log[-3000:]
-    final = place.run(spark, "two_queries", run_id="two.r2", replays="two", replayable_runs=3)
+    final = location.run(spark, "two_queries", run_id="two.r2", replays="two", replayable_runs=3)
     assert ("FINISHED", 2 * len(CORRECTED)) == (final.outcome, final.rows_read)
-    assert truth(*FIRST, *CORRECTED) == written(place)
+    assert truth(*FIRST, *CORRECTED) == written(location)
 
     refused = drivers.run("two_queries", {}, "--run-id=one.r2", "--replay=one")
     assert EXIT_FATAL == refused.wait()
     assert "rewind them first, the newest first: two.r2 (" in refused.log
     with pytest.raises(RevertError, match=r"the newest first: two\.r2 "):
-        rewind_job(str(place.job_dir), "one", spark=spark)
+        rewind_job(str(location.job_dir), "one", spark=spark)
 
-    undone = rewind_job(str(place.job_dir), "one", with_later=True, spark=spark)
+    undone = rewind_job(str(location.job_dir), "one", with_later=True, spark=spark)
     assert ["two.r2", "two", "one"] == [run.run_id for run in undone]
-    assert [] == list(place.output.rglob("*.parquet"))
-    place.run(spark, "two_queries", run_id="one.r2", replays="one")
-    assert truth(*FIRST, *CORRECTED) == written(place)
+    assert [] == list(location.output.rglob("*.parquet"))
+    location.run(spark, "two_queries", run_id="one.r2", replays="one")
+    assert truth(*FIRST, *CORRECTED) == written(location)
 
 
 @pytest.mark.long
-def test_a_run_in_the_middle_is_executed_again_with_those_built_on_it(spark, place, capsys):
+def test_a_run_in_the_middle_is_executed_again_with_those_built_on_it(spark, location, capsys):
     """
     The job's runs leave what they would have left had the input been right from the beginning; the
     command dies after the first of them, and continues.
     """
     for number, (run_id, events) in enumerate({"one": FIRST, "two": LATER, "three": LAST}.items()):
-        write_events(place.input, events, first=number)
-        place.run(spark, "two_queries", run_id=run_id, **SUSPEND)
+        write_events(location.input, events, first=number)
+        location.run(spark, "two_queries", run_id=run_id, **SUSPEND)
     for run_id in ("two", "three"):
         owner = RunOwnerRecord(
             dag_id="d", dag_run_id=run_id, run_type="scheduled", slice=None, max_tries=0
         )
-        owner.put(directory_at(str(place.job_dir)).run(run_id).storage, RunOwnerRecord.NAME)
-    write_events(place.input, CORRECTED, first=1)
+        owner.put(directory_at(str(location.job_dir)).run(run_id).storage, RunOwnerRecord.NAME)
+    write_events(location.input, CORRECTED, first=1)
 
-    command = ["replay", str(place.job_dir), "two"]
+    command = ["replay", str(location.job_dir), "two"]
     assert "two.r2" == next(replay_runs(*command[1:], spark=spark)).run_id
     for _ in range(2):
         assert EXIT_OK == main(command, spark=spark)
@@ -159,58 +159,58 @@ def test_a_run_in_the_middle_is_executed_again_with_those_built_on_it(spark, pla
 
     assert ["three.r2", "two.r2", "one"] == [
         record.run_id
-        for record in runs_newest_first(directory_at(str(place.job_dir)))
-        if directory_at(str(place.job_dir)).run(record.run_id).rewound() is None
+        for record in runs_newest_first(directory_at(str(location.job_dir)))
+        if directory_at(str(location.job_dir)).run(record.run_id).rewound() is None
     ]
-    assert "two.r2" == current_run(str(place.job_dir), "two").run_id
-    assert "three.r2" == current_run(str(place.job_dir), "three").run_id
-    place.run(spark, "two_queries", run_id="last")
-    assert truth(*FIRST, *CORRECTED, *LAST) == written(place)
+    assert "two.r2" == current_run(str(location.job_dir), "two").run_id
+    assert "three.r2" == current_run(str(location.job_dir), "three").run_id
+    location.run(spark, "two_queries", run_id="last")
+    assert truth(*FIRST, *CORRECTED, *LAST) == written(location)
 
 
-def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):
+def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, location):
     """
     Neither a replay nor a restore can take it back, so both are refused, and nothing is touched.
     """
-    write_events(place.input, FIRST)
-    place.run(spark, "native_windows", run_id="one", **SUSPEND)
-    before = str(place.job_dir / "savepoints/before")
-    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
-    write_events(place.input, LATER, first=1)
-    place.run(spark, "native_windows", run_id="two", **SUSPEND)
-    rows = read_with_pandas(place.output)
+    write_events(location.input, FIRST)
+    location.run(spark, "native_windows", run_id="one", **SUSPEND)
+    before = str(location.job_dir / "savepoints/before")
+    take_savepoint(job_source(str(location.job_dir), SystemClock()), before)
+    write_events(location.input, LATER, first=1)
+    location.run(spark, "native_windows", run_id="two", **SUSPEND)
+    rows = read_with_pandas(location.output)
 
     with pytest.raises(RevertError, match="what it has written cannot be reverted"):
-        place.run(spark, "native_windows", run_id="two.r2", replays="two")
+        location.run(spark, "native_windows", run_id="two.r2", replays="two")
     with pytest.raises(RevertError, match="what it has written cannot be reverted"):
-        restore_job(str(place.job_dir), before, revert=True, spark=spark)
+        restore_job(str(location.job_dir), before, revert=True, spark=spark)
 
-    assert rows == read_with_pandas(place.output)
-    final = place.run(spark, "native_windows", run_id="three")
+    assert rows == read_with_pandas(location.output)
+    final = location.run(spark, "native_windows", run_id="three")
     assert "FINISHED" == final.outcome
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
 
 
 @pytest.mark.long
-def test_what_an_undone_driver_uploads_late_counts_nowhere(spark, place):
+def test_what_an_undone_driver_uploads_late_counts_nowhere(spark, location):
     """
     State and commits of the same numbers, put where the query was when they were made: by an
     executor on a machine that was cut off, or a JVM that was paused.
     """
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window", run_id="one", **SUSPEND)
-    before, left = str(place.job_dir / "savepoints/before"), place.checkpoint()
-    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
-    write_events(place.input, LATER, first=1)
-    place.run(spark, "tumbling_window", run_id="two", **SUSPEND)
-    shutil.copytree(left, place.root / "late")
+    write_events(location.input, FIRST)
+    location.run(spark, "tumbling_window", run_id="one", **SUSPEND)
+    before, left = str(location.job_dir / "savepoints/before"), location.checkpoint()
+    take_savepoint(job_source(str(location.job_dir), SystemClock()), before)
+    write_events(location.input, LATER, first=1)
+    location.run(spark, "tumbling_window", run_id="two", **SUSPEND)
+    shutil.copytree(left, location.root / "late")
 
-    restore_job(str(place.job_dir), before, revert=True, spark=spark)
-    write_events(place.input, CORRECTED, first=1)
-    place.run(spark, "tumbling_window", run_id="three", **SUSPEND)
-    shutil.copytree(place.root / "late", left)
+    restore_job(str(location.job_dir), before, revert=True, spark=spark)
+    write_events(location.input, CORRECTED, first=1)
+    location.run(spark, "tumbling_window", run_id="three", **SUSPEND)
+    shutil.copytree(location.root / "late", left)
 
-    final = place.run(spark, "tumbling_window", run_id="four")
+    final = location.run(spark, "tumbling_window", run_id="four")
     assert "FINISHED" == final.outcome
-    assert windows_of([*FIRST, *CORRECTED]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *CORRECTED]) == read_with_pandas(location.output)
     assert not left.exists()

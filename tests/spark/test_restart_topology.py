@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streams import START, Place, read_with_pandas, windows_of, write_events
+from streams import START, Location, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.main import main
@@ -32,10 +32,10 @@ C = [[(1, "z", 5)], [(14, "z", 6)]]
 B_AND_C = sorted((START + t, k, v) for t, k, v in [*B[0][:1], *B[1], *C[0], *C[1]])
 
 
-def ask_for(place: Place, job: str, **asked: Any) -> Any:
-    folders = {name: str(place.root / name) for name in ("a", "b", "c", "extra", "gate")}
+def ask_for(location: Location, job: str, **asked: Any) -> Any:
+    folders = {name: str(location.root / name) for name in ("a", "b", "c", "extra", "gate")}
     params = {**folders, "files_per_batch": "1", **asked.pop("params", {})}
-    return place.ask(job, entry=f"{JOBS}:{job}", params=params, **asked)
+    return location.ask(job, entry=f"{JOBS}:{job}", params=params, **asked)
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
@@ -51,26 +51,26 @@ def marks_in(query: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 @pytest.fixture
-def half_way(spark: Any, place: Place) -> tuple[Place, dict[str, Any]]:
+def half_way(spark: Any, location: Location) -> tuple[Location, dict[str, Any]]:
     """Return a job of which ``a`` has finished and ``b`` is held back, and its last progress."""
     for name, inputs in (("a", [A]), ("b", B), ("c", C), ("extra", [A])):
-        write_events(place.root / name, *inputs)
+        write_events(location.root / name, *inputs)
     stop, seen = threading.Event(), []
 
     def stop_when_a_has_finished(progress: Any) -> None:
-        commits = place.checkpoint("b") / "commits" / "0"
+        commits = location.checkpoint("b") / "commits" / "0"
         if progress.queries["a"]["phase"] == "committing" and commits.exists():
             seen.append(progress.queries)
             stop.set()
 
     with pytest.raises(RunCancelledError):
         run_job(
-            ask_for(place, "two", run_id="r1"),
+            ask_for(location, "two", run_id="r1"),
             spark=spark,
             stop=stop,
             on_progress=stop_when_a_has_finished,
         )
-    return place, seen[-1]
+    return location, seen[-1]
 
 
 REFUSED = [
@@ -102,28 +102,30 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     Whatever was changed is named with both sides, and not a byte is written; then the job goes on as
     it was, without starting the query that has finished.
     """
-    place, progress = half_way
+    location, progress = half_way
     ended = ({"a": "finished"}, {"0": "finished"})
     reading = ({"b": "running", "c": "running"}, {"distinct": "running"})
     assert (ended, reading) == (marks_in(progress["a"]), marks_in(progress["b"]))
-    before = everything_in(place.job_dir)
+    before = everything_in(location.job_dir)
 
     for job, said in REFUSED:
         for run_id in ("r1", "r2"):
             with pytest.raises(ConfigError, match=said):
-                run_job(ask_for(place, job, run_id=run_id), spark=spark)
+                run_job(ask_for(location, job, run_id=run_id), spark=spark)
             if job != REFUSED[0][0]:
                 break
-    assert before == everything_in(place.job_dir)
+    assert before == everything_in(location.job_dir)
 
-    assert 0 == main(["status", str(place.job_dir)])
+    assert 0 == main(["status", str(location.job_dir)])
     assert "    b: source b unfinished, source c unfinished, operator distinct unfinished" in (
         capsys.readouterr().out
     )
     saved = take_savepoint(
-        job_source(str(place.job_dir), SystemClock()), str(place.root / "s1"), aligned_timeout_s=0
+        job_source(str(location.job_dir), SystemClock()),
+        str(location.root / "s1"),
+        aligned_timeout_s=0,
     )
-    assert 0 == main(["savepoint", "list", str(place.root), "--json"])
+    assert 0 == main(["savepoint", "list", str(location.root), "--json"])
     (shown,) = json.loads(capsys.readouterr().out)["savepoints"]
     a, b = shown["queries"]["a"], shown["queries"]["b"]
     assert [{"name": "a", "finish_state": "finished"}] == a["source_finish_states"]
@@ -131,56 +133,58 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     assert [("running", ["b"])] == [(o["finish_state"], o["sources"]) for o in b["operators"]]
     assert (True, False) == tuple(q.has_ended for q in saved.record.queries.values())
 
-    (place.root / "gate").touch()
-    write_events(place.root / "a", [(60, "late", 9)], first=1)
+    (location.root / "gate").touch()
+    write_events(location.root / "a", [(60, "late", 9)], first=1)
     with caplog.at_level(logging.INFO):
         caplog.clear()
-        final = run_job(ask_for(place, "two", run_id="r1"), spark=spark)
+        final = run_job(ask_for(location, "two", run_id="r1"), spark=spark)
     assert "query=b started" in caplog.text
     assert "query=a started" not in caplog.text
     assert "FINISHED" == final.outcome
     assert [(*ended,), ({"b": "finished", "c": "finished"}, {"distinct": "finished"})] == [
         marks_in(final.queries[name]) for name in ("a", "b")
     ]
-    assert windows_of(A) == read_with_pandas(place.output / "a")
-    assert B_AND_C == read_with_pandas(place.output / "b")
+    assert windows_of(A) == read_with_pandas(location.output / "a")
+    assert B_AND_C == read_with_pandas(location.output / "b")
 
 
 @pytest.mark.long
-def test_what_does_not_fit_may_begin_anew(spark, place, monkeypatch):
+def test_what_does_not_fit_may_begin_anew(spark, location, monkeypatch):
     """
     The changed query reads everything again, beside what it has written; the other one goes on; one
     that is gone is forgotten; the next start finds what this one has left.
     """
-    (place.root / "gate").touch()
+    (location.root / "gate").touch()
     for name, inputs in (("a", [A]), ("b", B), ("c", C)):
-        write_events(place.root / name, *inputs)
-    directory = JobDirectory(open_storage(str(place.job_dir)))
+        write_events(location.root / name, *inputs)
+    directory = JobDirectory(open_storage(str(location.job_dir)))
     suspend = {"until": "available", "at_end": "suspend"}
-    first = run_job(ask_for(place, "two", run_id="r1", **suspend), spark=spark)
-    saved = take_savepoint(job_source(str(place.job_dir), SystemClock()), str(place.root / "s1"))
+    first = run_job(ask_for(location, "two", run_id="r1", **suspend), spark=spark)
+    saved = take_savepoint(
+        job_source(str(location.job_dir), SystemClock()), str(location.root / "s1")
+    )
     planned = count_plans(monkeypatch)
 
-    anew = ask_for(place, "source_gone", run_id="r2", allow_non_restored_state=True, **suspend)
+    anew = ask_for(location, "source_gone", run_id="r2", allow_non_restored_state=True, **suspend)
     second = run_job(anew, spark=spark)
 
     assert ["a", "b"] == planned, "each query is planned once"
     assert first.queries["a"]["query_id"] == second.queries["a"]["query_id"]
     assert first.queries["b"]["query_id"] != second.queries["b"]["query_id"]
     only_b = sorted((START + t, k, v) for t, k, v in [*B[0][:1], *B[1]])
-    assert sorted([*B_AND_C, *only_b]) == read_with_pandas(place.output / "b")
+    assert sorted([*B_AND_C, *only_b]) == read_with_pandas(location.output / "b")
     assert first == verify_final(directory, first)
     with pytest.raises(ConfigError, match="/s1 cannot be restored here: query 'b' was reset"):
-        restore_job(str(place.job_dir), saved.url, spark=spark, revert=True)
+        restore_job(str(location.job_dir), saved.url, spark=spark, revert=True)
 
     with pytest.raises(ConfigError, match="'b' has changed: expected 1 source .*, found 2 sources"):
-        run_job(ask_for(place, "two", run_id="r3"), spark=spark)
+        run_job(ask_for(location, "two", run_id="r3"), spark=spark)
     third = run_job(
-        ask_for(place, "query_gone", run_id="r3", allow_non_restored_state=True), spark=spark
+        ask_for(location, "query_gone", run_id="r3", allow_non_restored_state=True), spark=spark
     )
     assert ("FINISHED", ["a"]) == (third.outcome, list(third.queries))
-    assert not place.checkpoint("b").exists()
-    assert windows_of(A) == read_with_pandas(place.output / "a")
+    assert not location.checkpoint("b").exists()
+    assert windows_of(A) == read_with_pandas(location.output / "a")
 
 
 def count_plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from streams import Place
+from streams import Location
 
 from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.cli.main import main
@@ -29,7 +29,7 @@ LINES = (
 )
 
 
-class Orders(Place):
+class Orders(Location):
     """The folders of a job that keeps rows."""
 
     @property
@@ -44,10 +44,10 @@ class Orders(Place):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Orders:
-    place = Orders(tmp_path)
-    write(place.input, *LINES)
-    return place
+def location(tmp_path: Path) -> Orders:
+    location = Orders(tmp_path)
+    write(location.input, *LINES)
+    return location
 
 
 def write(folder: Path, *records: tuple[str, ...]) -> None:
@@ -66,11 +66,11 @@ def counted(account: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
-def test_each_row_is_in_one_place(spark: Any, place: Orders, mode: str) -> None:
+def test_each_row_is_in_one_location(spark: Any, location: Orders, mode: str) -> None:
     """A stream and a batch job have the same account, and its numbers are those of the files."""
-    final, account = place.account(spark, "checked", mode=mode)
+    final, account = location.account(spark, "checked", mode=mode)
 
-    assert sorted(GOOD, key=str) == rows(place.output, "k", "v")
+    assert sorted(GOOD, key=str) == rows(location.output, "k", "v")
     assert {
         "sources": {"orders": 12},
         "checked": {"orders": 12},
@@ -84,37 +84,39 @@ def test_each_row_is_in_one_place(spark: Any, place: Orders, mode: str) -> None:
     assert (12, 3, 5, False, []) == tuple(
         account[name] for name in ("rows_read", "taken", "quarantined", "row_by_row", "uncounted")
     )
-    assert {f"files:{place.output}": 7} == account["written"]
-    assert 5 == len(rows(place.kept, "kind"))
+    assert {f"files:{location.output}": 7} == account["written"]
+    assert 5 == len(rows(location.kept, "kind"))
     head = next(summary_lines(final, took_s=1))
     assert head.endswith("12 rows in, 7 out, 5 kept (2 rejected, 3 broke a rule, 0 late)")
 
 
 @pytest.mark.long
-def test_a_source_that_is_read_in_two_places_is_named(spark: Any, place: Orders) -> None:
+def test_a_source_that_is_read_in_two_locations_is_named(spark: Any, location: Orders) -> None:
     """Its scans count it twice; that is no error, and is said."""
-    _, account = place.account(spark, "twice")
+    _, account = location.account(spark, "twice")
 
     assert {"orders": 24} == account["sources"]
     assert {"orders": None} == account["checked"]
     (said,) = account["uncounted"]
-    assert "source orders is read in 2 places" in said
+    assert "source orders is read in 2 locations" in said
 
 
 @pytest.mark.long
-def test_a_part_of_a_plan_that_is_dropped_is_no_gap(spark: Any, place: Orders) -> None:
+def test_a_part_of_a_plan_that_is_dropped_is_no_gap(spark: Any, location: Orders) -> None:
     """Adaptive execution may drop what has run; its rows are counted and kept all the same."""
-    write(place.root / "others", ())
+    write(location.root / "others", ())
     conf = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
-    params = {"others": str(place.root / "others")}
-    _, account = place.account(spark, "joined_with_nothing", mode="batch", params=params, conf=conf)
+    params = {"others": str(location.root / "others")}
+    _, account = location.account(
+        spark, "joined_with_nothing", mode="batch", params=params, conf=conf
+    )
 
     assert ({"orders": 12}, 5) == (account["checked"], account["quarantined"])
-    assert 5 == len(rows(place.kept, "kind"))
+    assert 5 == len(rows(location.kept, "kind"))
 
 
 @pytest.mark.long
-def test_late_rows_that_are_kept_are_in_the_account(spark: Any, place: Orders) -> None:
+def test_late_rows_that_are_kept_are_in_the_account(spark: Any, location: Orders) -> None:
     """Two rows of the third file are behind the watermark of the second one."""
     minute = '{{"t":"2026-01-01 00:{}","k":"a","v":{}}}'
     files = (
@@ -122,27 +124,27 @@ def test_late_rows_that_are_kept_are_in_the_account(spark: Any, place: Orders) -
         [("06:00", 3), ("06:01", -3)],
         [("00:02", 4), ("00:03", 5)],
     )
-    for each in place.input.iterdir():
+    for each in location.input.iterdir():
         each.unlink()
-    place.input.rmdir()
-    write(place.input, *(tuple(minute.format(*row) for row in each) for each in files))
+    location.input.rmdir()
+    write(location.input, *(tuple(minute.format(*row) for row in each) for each in files))
 
-    final, account = place.account(spark, "windows", late="quarantine")
+    final, account = location.account(spark, "windows", late="quarantine")
 
     assert ({"windows": 2}, 2, 1, 3) == tuple(
         account[name] for name in ("late", "late_quarantined", "taken", "quarantined")
     )
     assert 2 == final.late_rows
-    kinds = [kind for (kind,) in rows(place.kept, "kind")]
+    kinds = [kind for (kind,) in rows(location.kept, "kind")]
     assert ["late", "late", "rule"] == kinds
 
 
 @pytest.mark.parametrize("sink", ["noop", "parquet"])
 def test_sparks_own_sink_counts_what_sparks_reports_have(
-    spark: Any, place: Orders, sink: str
+    spark: Any, location: Orders, sink: str
 ) -> None:
     """Rules are counted there too, and rows for a sink that counts none; the rest is named."""
-    final, account = place.account(spark, "through_spark", params={"sink": sink})
+    final, account = location.account(spark, "through_spark", params={"sink": sink})
 
     assert {"orders": {"rows": 12, "broken": 2, "on": "count"}} == account["rejected"]
     assert {"rows": 10, "broken": 3, "on": "count"} == account["rules"]["positive"]
@@ -155,16 +157,16 @@ def test_sparks_own_sink_counts_what_sparks_reports_have(
 
 
 @pytest.mark.long
-def test_a_function_that_reads_its_rows_twice(spark: Any, place: Orders) -> None:
+def test_a_function_that_reads_its_rows_twice(spark: Any, location: Orders) -> None:
     """The rows count once, and are kept once."""
-    _, account = place.account(spark, "through_a_function")
+    _, account = location.account(spark, "through_a_function")
 
     assert ({"orders": 12}, 5) == (account["sources"], account["quarantined"])
 
 
 @pytest.mark.long
 def test_a_run_that_does_not_add_up_is_not_finished(
-    spark: Any, place: Orders, monkeypatch: pytest.MonkeyPatch
+    spark: Any, location: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch in which a row was not looked at is not published; the next attempt's is."""
 
@@ -180,12 +182,12 @@ def test_a_run_that_does_not_add_up_is_not_finished(
             match="query 'out': batch 0 does not add up: 4 rows of source 'orders' were read, and "
             "3 were checked for rejected records; it is not published; see that nothing changes",
         ):
-            place.account(spark, "checked", restart="none")
-    assert not list(place.output.glob("*.parquet"))
+            location.account(spark, "checked", restart="none")
+    assert not list(location.output.glob("*.parquet"))
 
-    final, _ = place.account(spark, "checked")
+    final, _ = location.account(spark, "checked")
 
-    assert ("FINISHED", 2, 7) == (final.outcome, final.attempts, len(rows(place.output, "k")))
+    assert ("FINISHED", 2, 7) == (final.outcome, final.attempts, len(rows(location.output, "k")))
 
 
 @pytest.mark.long
@@ -194,17 +196,17 @@ def test_a_run_that_does_not_add_up_is_not_finished(
     ["json", *(pytest.param(each, marks=pytest.mark.whole) for each in ("parquet", "csv", "orc"))],
 )
 def test_kept_rows_are_shown_and_written_for_correction(
-    spark: Any, place: Orders, capsys: pytest.CaptureFixture[str], file_format: str
+    spark: Any, location: Orders, capsys: pytest.CaptureFixture[str], file_format: str
 ) -> None:
     """The command reads what the run has published, and writes records as they came."""
-    place.account(spark, "checked", params={"format": file_format})
-    command = ["quarantine", str(place.job_dir)]
+    location.account(spark, "checked", params={"format": file_format})
+    command = ["quarantine", str(location.job_dir)]
     capsys.readouterr()
 
     assert EXIT_OK == main([*command, "--rows", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert "run r1: 5 kept (2 rejected, 3 broke a rule, 0 late)" == lines[0]
-    assert f"  query out: kept in files:{place.kept}" == lines[1]
+    assert f"  query out: kept in files:{location.kept}" == lines[1]
     assert "    source orders: 2 of 12 records (keep)" in lines
     assert {"    2 rejected in orders", "    3 rule in positive"} <= set(lines)
     (shown,) = [line for line in lines if line.endswith("no json at all")]
@@ -213,10 +215,10 @@ def test_kept_rows_are_shown_and_written_for_correction(
     assert EXIT_OK == main([*command, "--kind", "rule", "--json"])
     (query,) = json.loads(capsys.readouterr().out)["queries"]
     (group,) = query["quarantined"]
-    assert ("rule", "positive", 3) == (group["kind"], group["place"], group["rows"])
+    assert ("rule", "positive", 3) == (group["kind"], group["location"], group["rows"])
     assert {-1, 0, None} == {json.loads(row["row"])["v"] for row in group["samples"]}
 
-    folder = place.root / "corrected"
+    folder = location.root / "corrected"
     assert EXIT_OK == main([*command, "--kind", "rejected", "--write", str(folder)])
     storage = open_storage(str(folder / "rejected" / "orders"))
     (name,) = storage.list("")

@@ -46,55 +46,55 @@ def written(root: Path) -> set[str]:
     return {str(path) for path in root.rglob("*")}
 
 
-def test_another_time_zone_is_refused_before_anything_is_written(spark, place):
+def test_another_time_zone_is_refused_before_anything_is_written(spark, location):
     """By its name, from the request or the job's function; the pinned value goes on."""
-    add(place.input, 1, NIGHTS[0])
-    place.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK}, run_id="r1")
-    before = written(place.root)
+    add(location.input, 1, NIGHTS[0])
+    location.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK}, run_id="r1")
+    before = written(location.root)
 
     for asked in ({"conf": {ZONE: "UTC"}}, {"conf": {ZONE: NEW_YORK}, "params": {"zone": "UTC"}}):
         with pytest.raises(ConfigError, match=f"{ZONE}=UTC .* run 'r1' began with {NEW_YORK}"):
-            place.run(spark, "days", **DAYS, **SUSPEND, **asked)
+            location.run(spark, "days", **DAYS, **SUSPEND, **asked)
 
-    assert before == written(place.root)
-    place.run(spark, "days", **DAYS, conf={ZONE: NEW_YORK}, until="end")
-    rows = read_with_duckdb(place.output / "*.parquet")
+    assert before == written(location.root)
+    location.run(spark, "days", **DAYS, conf={ZONE: NEW_YORK}, until="end")
+    rows = read_with_duckdb(location.output / "*.parquet")
     assert [(since, day, n) for since, day, _, n in TRUTH[:2]] == [
         row[:2] + row[3:] for row in rows
     ]
 
 
 @pytest.mark.long
-def test_a_value_that_nobody_gives_is_the_first_runs(spark, place):
+def test_a_value_that_nobody_gives_is_the_first_runs(spark, location):
     """In STREAMING and BATCH: the run of another default has the rows of the first one."""
-    add(place.input, 1, "1\nx\n")
-    place.run(spark, "numbers", **NUMBERS, **SUSPEND, conf={ANSI: "false"})
-    add(place.input, 2, "2\ny\n")
+    add(location.input, 1, "1\nx\n")
+    location.run(spark, "numbers", **NUMBERS, **SUSPEND, conf={ANSI: "false"})
+    add(location.input, 2, "2\ny\n")
 
-    place.run(spark, "numbers", **NUMBERS, **SUSPEND)
+    location.run(spark, "numbers", **NUMBERS, **SUSPEND)
 
-    assert [(0,), (0,), (1,), (2,)] == read_with_duckdb(place.output / "*.parquet")
+    assert [(0,), (0,), (1,), (2,)] == read_with_duckdb(location.output / "*.parquet")
 
 
 @pytest.mark.long
-def test_a_directory_that_begins_from_a_savepoint_has_its_settings(spark, place):
+def test_a_directory_that_begins_from_a_savepoint_has_its_settings(spark, location):
     """Another value is refused there, too, and the settings are stored under the new run."""
-    add(place.input, 1, NIGHTS[0])
-    place.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK}, run_id="r1")
-    asked: dict[str, Any] = {**DAYS, **SUSPEND, "from_savepoint": savepoint_of(place).url}
-    other = place.root / "other"
+    add(location.input, 1, NIGHTS[0])
+    location.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK}, run_id="r1")
+    asked: dict[str, Any] = {**DAYS, **SUSPEND, "from_savepoint": savepoint_of(location).url}
+    other = location.root / "other"
 
     with pytest.raises(ConfigError, match="run 'r1' of the savepoint .* began with America"):
-        run_in(spark, place, other, "days", **asked)
+        run_in(spark, location, other, "days", **asked)
     assert not other.exists()
-    run_in(spark, place, other, "days", **asked, conf={ZONE: NEW_YORK}, run_id="r2")
+    run_in(spark, location, other, "days", **asked, conf={ZONE: NEW_YORK}, run_id="r2")
 
     pins = read_pins(open_job_directory(str(other)).storage)
     assert (NEW_YORK, "run 'r2'") == (pins.values[ZONE], pins.by[ZONE])
 
 
 @pytest.mark.long
-def test_a_session_that_the_job_changes_later_starts_no_query(spark, place, monkeypatch):
+def test_a_session_that_the_job_changes_later_starts_no_query(spark, location, monkeypatch):
     """What counts is the session when a query starts: a thread of a script may have set it."""
     begin = records.begin_attempt
 
@@ -103,29 +103,29 @@ def test_a_session_that_the_job_changes_later_starts_no_query(spark, place, monk
         return begin(run, spec, lease, job, now)
 
     monkeypatch.setattr(records, "begin_attempt", change)
-    add(place.input, 1, NIGHTS[0])
+    add(location.input, 1, NIGHTS[0])
 
     with pytest.raises(RunFailedError, match=f"{ZONE}=UTC .the job sets it.*began with {NEW_YORK}"):
-        place.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK})
+        location.run(spark, "days", **DAYS, **SUSPEND, conf={ZONE: NEW_YORK})
 
-    assert not place.checkpoint("days").exists()
+    assert not location.checkpoint("days").exists()
 
 
 @pytest.mark.long
-def test_another_hosts_time_zone_changes_no_row(place):
+def test_another_hosts_time_zone_changes_no_row(location):
     """A job of New York goes on where it is UTC, with windows, dates and Python's clock as before."""
     for number, night in enumerate(NIGHTS):
-        add(place.input, number, night)
+        add(location.input, number, night)
         is_last = number == len(NIGHTS) - 1
         ends = ["--until", "end"] if is_last else ["--until", "available", "--at-end", "suspend"]
-        _run(place, "UTC" if number else NEW_YORK, *ends)
+        _run(location, "UTC" if number else NEW_YORK, *ends)
 
-    assert TRUTH == read_with_duckdb(place.output / "*.parquet")
+    assert TRUTH == read_with_duckdb(location.output / "*.parquet")
 
 
-def _run(place: Any, zone: str, *options: str) -> None:
-    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "run", str(place.job_dir)]
-    params = [f"--param={name}={getattr(place, name)}" for name in ("input", "output")]
+def _run(location: Any, zone: str, *options: str) -> None:
+    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "run", str(location.job_dir)]
+    params = [f"--param={name}={getattr(location, name)}" for name in ("input", "output")]
     command += ["--entry", f"{JOBS}:days", "--mode", "streaming", *params, *options]
     command += ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1"]
     environment = {**os.environ, "TZ": zone, "SPARK_STREAM_CACHE": "off"}

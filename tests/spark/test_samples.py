@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 NOWHERE = "/nowhere/to/be/found"
 PARAMS = {
     **dict.fromkeys(("input", "output", "shown", "clicked", "past", "accounts"), NOWHERE),
-    "place": "postgresql://nobody@127.0.0.1:1/nothing",
+    "location": "postgresql://nobody@127.0.0.1:1/nothing",
 }
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import fsspec
 import pytest
-from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_of, write_events
+from streams import START, Event, Location, Rows, plain, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
@@ -54,34 +54,34 @@ def state_of(spark, checkpoint: str, **reading: str) -> list[str]:
         ),
     ],
 )
-def test_from_a_disk_to_a_store_and_to_another_disk(spark, place, s3, case):
+def test_from_a_disk_to_a_store_and_to_another_disk(spark, location, s3, case):
     """
     Copied by what knows nothing of savepoints, with the job and each earlier copy gone: the query
     goes on to the exact end. Spark reads the state of the savepoint where it was taken.
     """
     job, truth, reading = case
-    write_events(place.input, FIRST[:2], FIRST[2:])
+    write_events(location.input, FIRST[:2], FIRST[2:])
     asked = {"params": {"files_per_batch": "1"}, "conf": CHANGELOGS}
-    place.run(spark, job, until="available", at_end="suspend", **asked)
-    before = state_of(spark, str(place.checkpoint()), **reading)
-    url = str(place.root / "savepoints" / "s1")
-    taken = take_savepoint(job_source(str(place.job_dir), SystemClock()), url)
-    shutil.rmtree(place.job_dir)
+    location.run(spark, job, until="available", at_end="suspend", **asked)
+    before = state_of(spark, str(location.checkpoint()), **reading)
+    url = str(location.root / "savepoints" / "s1")
+    taken = take_savepoint(job_source(str(location.job_dir), SystemClock()), url)
+    shutil.rmtree(location.job_dir)
 
     assert before
     assert before == state_of(spark, f"{taken.url}/queries/out", **reading)
 
     store = fsspec.filesystem("s3")
-    remote, back = f"{s3.url}/{uuid.uuid4().hex}", str(place.root / "another" / "disk")
+    remote, back = f"{s3.url}/{uuid.uuid4().hex}", str(location.root / "another" / "disk")
     store.put(f"{taken.url}/", remote, recursive=True)
     shutil.rmtree(taken.url)
     store.get(f"{remote}/", back, recursive=True)
     store.rm(remote, recursive=True)
     assert [] == verify_savepoint(open_savepoint(back))
 
-    new = Place(place.root / "new")
-    write_events(place.input, LATER, first=2)
-    asked["params"] |= {"input": str(place.input)}
+    new = Location(location.root / "new")
+    write_events(location.input, LATER, first=2)
+    asked["params"] |= {"input": str(location.input)}
     run_job(new.ask(job, from_savepoint=back, **asked), spark=spark)
-    outputs = [*place.output.glob("part-*"), *new.output.glob("part-*")]
+    outputs = [*location.output.glob("part-*"), *new.output.glob("part-*")]
     assert truth([*FIRST, *LATER]) == plain(r for path in outputs for r in read_with_duckdb(path))

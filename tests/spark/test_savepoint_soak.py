@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_of, write_events
+from streams import START, Event, Location, Rows, plain, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
@@ -50,14 +50,14 @@ JOBS_AT_ONCE = 4  # a job of few rows mostly waits for files
 
 
 @contextlib.contextmanager
-def running(spark: Any, place: Place, job: str, **asked: Any) -> Iterator[threading.Thread]:
+def running(spark: Any, location: Location, job: str, **asked: Any) -> Iterator[threading.Thread]:
     """Run a job in a thread; cancel it in the end, unless it has ended."""
     cancel = threading.Event()
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            run_job(place.ask(job, conf=HASTY, **asked), spark=spark, stop=cancel)
+            run_job(location.ask(job, conf=HASTY, **asked), spark=spark, stop=cancel)
         except RunCancelledError:
             pass
         except BaseException as error:
@@ -75,16 +75,18 @@ def running(spark: Any, place: Place, job: str, **asked: Any) -> Iterator[thread
     assert not thread.is_alive()
 
 
-def restored(spark: Any, place: Place, savepoint: Savepoint, job: str, **params: str) -> Place:
-    """Run a job from a savepoint to the end of the input, in a place of its own."""
-    new = Place(place.root / "restored" / savepoint.folder)
-    params = {"input": str(place.input), **params}
+def restored(
+    spark: Any, location: Location, savepoint: Savepoint, job: str, **params: str
+) -> Location:
+    """Run a job from a savepoint to the end of the input, in a location of its own."""
+    new = Location(location.root / "restored" / savepoint.folder)
+    params = {"input": str(location.input), **params}
     ask = new.ask(job, params=params, conf=HASTY, from_savepoint=savepoint.url)
     run_job(ask, spark=spark)
     return new
 
 
-def written_by_both(before: Place, savepoint: Savepoint, after: Place) -> Rows:
+def written_by_both(before: Location, savepoint: Savepoint, after: Location) -> Rows:
     """Return what a job had written up to its savepoint, and what the restored one has written."""
     last = savepoint.record.queries["out"].batch
     files = [path for path in before.output.glob("part-*") if int(path.name.split("-")[1]) <= last]
@@ -92,10 +94,10 @@ def written_by_both(before: Place, savepoint: Savepoint, after: Place) -> Rows:
     return plain(row for path in files for row in read_with_duckdb(path))
 
 
-def take(place: Place, name: str, aligned_timeout_s: float) -> tuple[Savepoint, float]:
+def take(location: Location, name: str, aligned_timeout_s: float) -> tuple[Savepoint, float]:
     """Take a savepoint; return it and the seconds it took."""
-    source = job_source(str(place.job_dir), SystemClock())
-    url = str(place.root / "savepoints" / name)
+    source = job_source(str(location.job_dir), SystemClock())
+    url = str(location.root / "savepoints" / name)
     began = time.monotonic()
     savepoint = take_savepoint(source, url, aligned_timeout_s=aligned_timeout_s)
     return savepoint, time.monotonic() - began
@@ -116,7 +118,7 @@ def wait_for(condition: Callable[[], bool], thread: threading.Thread) -> None:
 class Feed:
     """Rows of a hundred keys, out of order by less than what the watermark waits for."""
 
-    place: Place
+    location: Location
     events: list[Event] = dataclasses.field(default_factory=list)
     files: int = 0
     dice: random.Random = dataclasses.field(default_factory=lambda: random.Random(4))
@@ -132,25 +134,25 @@ class Feed:
                 )
                 for _ in range(ROWS_PER_FILE)
             ]
-            written = write_events(self.place.root / "feed", events, first=self.files)
-            self.place.input.mkdir(exist_ok=True)
+            written = write_events(self.location.root / "feed", events, first=self.files)
+            self.location.input.mkdir(exist_ok=True)
             name = f"{self.files:03d}.csv"
-            (written / name).replace(self.place.input / name)  # it appears whole
+            (written / name).replace(self.location.input / name)  # it appears whole
             self.events += events
             self.files += 1
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("takes", [5, 120])
-def test_every_savepoint_of_a_job_at_full_speed_restores(spark, place, caplog, takes):
+def test_every_savepoint_of_a_job_at_full_speed_restores(spark, location, caplog, takes):
     """
     A savepoint each second, while state is snapshotted and cleaned up all the time: from each of
     them the job reads the rest, and ends with exactly what it would have ended with.
     """
     caplog.set_level(logging.INFO, "airflow_provider.runtime.savepoints.take")
-    feed = Feed(place)
+    feed = Feed(location)
     taken: list[tuple[Savepoint, float]] = []
-    logs = CheckpointLogs(open_storage(str(place.checkpoint())))
+    logs = CheckpointLogs(open_storage(str(location.checkpoint())))
 
     def batches() -> int:
         batch = logs.position().last_commit if logs.exists() else -1
@@ -159,7 +161,7 @@ def test_every_savepoint_of_a_job_at_full_speed_restores(spark, place, caplog, t
 
     asked = {"params": {"bounded": "no", **ONE_BY_ONE}, "until": "stopped"}
     feed.keep_ahead(0)
-    with running(spark, place, "tumbling_window", **asked) as thread:
+    with running(spark, location, "tumbling_window", **asked) as thread:
         wait_for(lambda: batches() >= 3, thread)
         begun = time.monotonic()
         for number in range(takes):
@@ -167,15 +169,15 @@ def test_every_savepoint_of_a_job_at_full_speed_restores(spark, place, caplog, t
                 batches()
                 time.sleep(0.02)
             # every other one waits for the batch in flight
-            taken.append(take(place, f"s{number:03d}", 10.0 if number % 2 else 0.0))
+            taken.append(take(location, f"s{number:03d}", 10.0 if number % 2 else 0.0))
         last = batches()
         assert thread.is_alive()
     lost = [record for record in caplog.records if ": batch " in record.getMessage()]
     truth = windows_of(feed.events)
 
     def is_exact(savepoint: Savepoint) -> bool:
-        new = restored(spark, place, savepoint, "tumbling_window")
-        rows = written_by_both(place, savepoint, new)
+        new = restored(spark, location, savepoint, "tumbling_window")
+        rows = written_by_both(location, savepoint, new)
         shutil.rmtree(new.root)
         return [] == verify_savepoint(savepoint) and truth == rows
 
@@ -185,7 +187,7 @@ def test_every_savepoint_of_a_job_at_full_speed_restores(spark, place, caplog, t
     assert [] == [s.url for s, is_right in zip(savepoints, exact, strict=True) if not is_right]
 
     queries = [savepoint.record.queries["out"] for savepoint in savepoints]
-    cleaned = [int(p.name.split(".")[0]) for p in place.checkpoint().rglob("[0-9]*.changelog")]
+    cleaned = [int(p.name.split(".")[0]) for p in location.checkpoint().rglob("[0-9]*.changelog")]
     assert min(cleaned) > 1, "Spark has cleaned nothing up"
     assert any(file.path.endswith(".zip") for query in queries for file in query.files)
     assert len({query.batch for query in queries}) > takes / 2
@@ -235,30 +237,30 @@ class Watch:
         pytest.param(60.0, marks=pytest.mark.soak),
     ],
 )
-def test_a_long_batch_in_flight_is_saved_with_its_offsets(spark, place, held_s):
+def test_a_long_batch_in_flight_is_saved_with_its_offsets(spark, location, held_s):
     """
     A savepoint that does not wait takes as long as one of an idle query, however long the batch in
     flight is held up; a restored job runs that batch with the same input, then what came later.
     """
-    gate = place.root / "gate"
+    gate = location.root / "gate"
     gate.touch()
-    write_events(place.input, BEFORE)
-    watch = Watch(CheckpointLogs(open_storage(str(place.checkpoint()))))
+    write_events(location.input, BEFORE)
+    watch = Watch(CheckpointLogs(open_storage(str(location.checkpoint()))))
     params = {"gate": str(gate), "bounded": "no", **ONE_BY_ONE}
-    with running(spark, place, "gated", params=params, until="stopped") as thread:
+    with running(spark, location, "gated", params=params, until="stopped") as thread:
         wait_for(lambda: watch.is_idle(12), thread)
         committed = watch.position().last_commit
-        take(place, "first", 0.0)  # imports what it needs
-        idle = [take(place, f"idle-{number}", 0.0) for number in range(9)]
+        take(location, "first", 0.0)  # imports what it needs
+        idle = [take(location, f"idle-{number}", 0.0) for number in range(9)]
         gate.unlink()
         try:
-            write_events(place.input, IN_FLIGHT, first=1)
+            write_events(location.input, IN_FLIGHT, first=1)
             wait_for(lambda: watch.position().open_batch == committed + 1, thread)
             begun = time.monotonic()
-            write_events(place.input, AFTER, first=2)
-            busy = [take(place, f"busy-{number}", 0.0) for number in range(9)]
+            write_events(location.input, AFTER, first=2)
+            busy = [take(location, f"busy-{number}", 0.0) for number in range(9)]
             while time.monotonic() < begun + held_s:
-                busy.append(take(place, f"busy-{len(busy)}", 0.0))
+                busy.append(take(location, f"busy-{len(busy)}", 0.0))
                 time.sleep(1.0)
             assert committed + 1 == watch.position().open_batch
         finally:
@@ -270,21 +272,21 @@ def test_a_long_batch_in_flight_is_saved_with_its_offsets(spark, place, held_s):
     of_idle, of_busy = (statistics.median(s for _, s in each) for each in (idle, busy))
     print(f"held {held_s} s: idle {of_idle * 1000:.1f} ms, in flight {of_busy * 1000:.1f} ms")
     assert of_busy < 2 * of_idle + 0.05
-    check_in_flight_is_run_again(spark, place, busy[-1][0], gate)
+    check_in_flight_is_run_again(spark, location, busy[-1][0], gate)
 
 
 def check_in_flight_is_run_again(
-    spark: Any, place: Place, savepoint: Savepoint, gate: Path
+    spark: Any, location: Location, savepoint: Savepoint, gate: Path
 ) -> None:
     """Restore an unaligned savepoint, and compare its batch in flight with the one of the job."""
     # As many files in a batch as there are: planned anew, it would read the later one, too.
-    new = restored(spark, place, savepoint, "gated", gate=str(gate))
+    new = restored(spark, location, savepoint, "gated", gate=str(gate))
 
-    assert windows_of([*BEFORE, *IN_FLIGHT, *AFTER]) == written_by_both(place, savepoint, new)
+    assert windows_of([*BEFORE, *IN_FLIGHT, *AFTER]) == written_by_both(location, savepoint, new)
     batch = savepoint.record.queries["out"].batch + 1
     offsets = [
         folder / f"offsets/{batch}"
-        for folder in (place.checkpoint(), Path(savepoint.url, "queries/out"), new.checkpoint())
+        for folder in (location.checkpoint(), Path(savepoint.url, "queries/out"), new.checkpoint())
     ]
     assert 1 == len({path.read_bytes() for path in offsets})
     read = [files_read(new.checkpoint(), entry) for entry in (1, 2)]

@@ -55,92 +55,92 @@ LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
         for store in FORMATS
     ],
 )
-def test_a_job_that_begins_from_a_savepoint_ends_as_if_never_stopped(spark, place, store):
+def test_a_job_that_begins_from_a_savepoint_ends_as_if_never_stopped(spark, location, store):
     """
     The state of each store goes over, the original may be gone, and every window is written once.
     """
     conf = {**FORMATS[store], **HASTY}
-    write_events(place.input, FIRST[:2], FIRST[2:])
+    write_events(location.input, FIRST[:2], FIRST[2:])
     one_by_one = {"files_per_batch": "1"}
-    place.run(spark, "tumbling_window", params=one_by_one, conf=conf, **SUSPEND)
-    savepoint = savepoint_of(place)
-    shutil.rmtree(place.job_dir)
-    moved = place.root / "moved"
+    location.run(spark, "tumbling_window", params=one_by_one, conf=conf, **SUSPEND)
+    savepoint = savepoint_of(location)
+    shutil.rmtree(location.job_dir)
+    moved = location.root / "moved"
     shutil.move(savepoint.url, moved)
-    write_events(place.input, LATER, first=2)
+    write_events(location.input, LATER, first=2)
 
     final = run_in(
         spark,
-        place,
-        place.root / "new",
+        location,
+        location.root / "new",
         "tumbling_window",
         params=one_by_one,
         conf=conf,
         from_savepoint=str(moved),
     )
 
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
     assert ("FINISHED", len(LATER)) == (final.outcome, final.rows_read)
     operators = savepoint.record.queries["out"].operators
     assert [("stateStoreSave", 2)] == [(o["name"], o["partitions"]) for o in operators]
 
 
 @pytest.mark.soak
-def test_timers_go_over(spark, place):
+def test_timers_go_over(spark, location):
     """
     What transformWithState keeps, timers included, goes over to a checkpoint that lies elsewhere.
     """
-    write_events(place.input, FIRST)
-    place.run(spark, "timers", conf=ROCKSDB, **SUSPEND)
-    savepoint = savepoint_of(place)
-    moved = place.root / "moved"
+    write_events(location.input, FIRST)
+    location.run(spark, "timers", conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(location)
+    moved = location.root / "moved"
     shutil.move(savepoint.url, moved)
-    shutil.rmtree(place.job_dir)
-    write_events(place.input, LATER, first=1)
+    shutil.rmtree(location.job_dir)
+    write_events(location.input, LATER, first=1)
     run_in(
         spark,
-        place,
-        place.root / "new",
+        location,
+        location.root / "new",
         "timers",
         conf=ROCKSDB,
         from_savepoint=str(moved),
     )
-    restored = read_with_pandas(place.output)
+    restored = read_with_pandas(location.output)
 
-    shutil.rmtree(place.output)
-    run_in(spark, place, place.root / "whole", "timers", conf=ROCKSDB)
-    assert read_with_pandas(place.output) == restored
+    shutil.rmtree(location.output)
+    run_in(spark, location, location.root / "whole", "timers", conf=ROCKSDB)
+    assert read_with_pandas(location.output) == restored
 
 
 @pytest.mark.long
-def test_later_runs_of_a_job_do_not_need_the_savepoint_that_it_began_from(spark, place):
+def test_later_runs_of_a_job_do_not_need_the_savepoint_that_it_began_from(spark, location):
     """Each DAG run names it, and retention removes it some day; a new job does need it."""
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window", **SUSPEND)
-    savepoint = savepoint_of(place)
+    write_events(location.input, FIRST)
+    location.run(spark, "tumbling_window", **SUSPEND)
+    savepoint = savepoint_of(location)
 
     def run(name, **asked):
         url = savepoint.url
         return run_in(
-            spark, place, place.root / name, "tumbling_window", from_savepoint=url, **asked
+            spark, location, location.root / name, "tumbling_window", from_savepoint=url, **asked
         )
 
     run("new", run_id="one", **SUSPEND)
     shutil.rmtree(savepoint.url)
-    write_events(place.input, LATER, first=1)
+    write_events(location.input, LATER, first=1)
 
     assert "FINISHED" == run("new", run_id="two").outcome
 
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
     with pytest.raises(UnknownJobError, match="no savepoint there"):
         run("newer")
 
 
-def test_nothing_is_cleaned_up_in_the_middle_of_a_restore(spark, place):
+def test_nothing_is_cleaned_up_in_the_middle_of_a_restore(spark, location):
     """What is staged is for the restore to judge; the error names the command that ends it."""
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window", **SUSPEND)
-    savepoint, job_dir = savepoint_of(place), str(place.job_dir)
+    write_events(location.input, FIRST)
+    location.run(spark, "tumbling_window", **SUSPEND)
+    savepoint, job_dir = savepoint_of(location), str(location.job_dir)
     with dies_at("restore.begun"):
         restore_job(job_dir, savepoint.url)
 
@@ -150,11 +150,11 @@ def test_nothing_is_cleaned_up_in_the_middle_of_a_restore(spark, place):
     assert ["out"] == clean_up(job_dir, spark=spark)
 
 
-def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):
+def test_a_savepoint_is_read_by_spark_as_it_is(spark, location):
     """Spark's own reader finds the state in the savepoint's folder."""
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
-    savepoint = savepoint_of(place)
+    write_events(location.input, FIRST)
+    location.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(location)
 
     rows = spark.read.format("statestore").load(f"{savepoint.url}/queries/out").collect()
 
@@ -162,59 +162,63 @@ def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):
     assert rows
 
 
-def test_a_drained_job_gives_no_savepoint_to_go_on_from(spark, place):
+def test_a_drained_job_gives_no_savepoint_to_go_on_from(spark, location):
     """Its windows are flushed: beginning from it would repeat them."""
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window")
-    savepoint = savepoint_of(place)
+    write_events(location.input, FIRST)
+    location.run(spark, "tumbling_window")
+    savepoint = savepoint_of(location)
 
     with pytest.raises(JobDrainedError, match="was drained when this savepoint was taken"):
-        run_in(spark, place, place.root / "new", "tumbling_window", from_savepoint=savepoint.url)
-    assert not (place.root / "new").exists()
+        run_in(
+            spark, location, location.root / "new", "tumbling_window", from_savepoint=savepoint.url
+        )
+    assert not (location.root / "new").exists()
 
 
-def test_back_into_the_jobs_own_directory_with_its_rows_reverted(spark, place):
+def test_back_into_the_jobs_own_directory_with_its_rows_reverted(spark, location):
     """
     What was written after the savepoint is taken out of the output, and written again by whoever
     runs next: each row once, and the runs that wrote it no longer count.
     """
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window", run_id="one", **SUSPEND)
-    savepoint = savepoint_of(place)
-    write_events(place.input, LATER, first=1)
-    place.run(spark, "tumbling_window", run_id="two")
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    write_events(location.input, FIRST)
+    location.run(spark, "tumbling_window", run_id="one", **SUSPEND)
+    savepoint = savepoint_of(location)
+    write_events(location.input, LATER, first=1)
+    location.run(spark, "tumbling_window", run_id="two")
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
 
     with pytest.raises(ConfigError, match="has written epochs"):
-        restore_job(str(place.job_dir), savepoint.url, spark=spark)
-    restore_job(str(place.job_dir), savepoint.url, revert=True, spark=spark)
-    place.run(spark, "tumbling_window", run_id="three")
+        restore_job(str(location.job_dir), savepoint.url, spark=spark)
+    restore_job(str(location.job_dir), savepoint.url, revert=True, spark=spark)
+    location.run(spark, "tumbling_window", run_id="three")
 
-    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(location.output)
     with pytest.raises(ConfigError, match="run 'two' no longer counts"):
-        place.run(spark, "tumbling_window", run_id="two")
+        location.run(spark, "tumbling_window", run_id="two")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("begins", [pytest.param("anew", marks=pytest.mark.whole), "in the middle"])
-def test_a_replayed_run_is_executed_once(spark, place, begins):
+def test_a_replayed_run_is_executed_once(spark, location, begins):
     """
     What a run has written is reverted, its drain is undone, and the run in its place writes it.
     """
-    write_events(place.input, FIRST)
+    write_events(location.input, FIRST)
     if begins == "in the middle":
-        place.run(spark, "tumbling_window", run_id="before", **SUSPEND)
-        write_events(place.input, LATER, first=1)
-    first = place.run(spark, "tumbling_window", run_id="one", replayable_runs=3)
-    truth = read_with_pandas(place.output)
+        location.run(spark, "tumbling_window", run_id="before", **SUSPEND)
+        write_events(location.input, LATER, first=1)
+    first = location.run(spark, "tumbling_window", run_id="one", replayable_runs=3)
+    truth = read_with_pandas(location.output)
 
-    again = place.run(spark, "tumbling_window", run_id="one.r2", replayable_runs=3, replays="one")
+    again = location.run(
+        spark, "tumbling_window", run_id="one.r2", replayable_runs=3, replays="one"
+    )
 
-    assert truth == read_with_pandas(place.output)
+    assert truth == read_with_pandas(location.output)
     assert (first.rows_read, first.outcome) == (again.rows_read, again.outcome)
-    assert again == place.run(spark, "tumbling_window", run_id="one.r2", replays="one")
+    assert again == location.run(spark, "tumbling_window", run_id="one.r2", replays="one")
     with pytest.raises(ConfigError, match="run 'one' no longer counts"):
-        place.run(spark, "tumbling_window", run_id="one")
+        location.run(spark, "tumbling_window", run_id="one")
 
 
 # --- of a running query -------------------------------------------------------------------------

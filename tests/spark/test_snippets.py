@@ -59,7 +59,7 @@ SAMPLES: Mapping[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize(
-    "block", [pytest.param(each, id=each.place) for each in python_of("spark")]
+    "block", [pytest.param(each, id=each.location) for each in python_of("spark")]
 )
 def test_a_job_of_a_page_ends_with_its_final_checkpoint(
     block: Block, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +100,7 @@ def ended(
 
 def stored_job(spark: Any, folder: Path) -> None:
     """Make the job whose state a page reads, /data/jobs/daily, with a savepoint of it."""
-    (job,) = (each for each in python_of("spark") if each.place.startswith("README.md"))
+    (job,) = (each for each in python_of("spark") if each.location.startswith("README.md"))
     file = folder / "job.py"
     file.write_text(job.text)
     stream = ("--mode", "streaming", "--at-end", "suspend")

@@ -19,15 +19,15 @@ def as_spark_reads_it(spark, folder):
 
 
 @pytest.mark.long
-def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
+def test_the_last_windows_are_written_before_the_job_is_finished(spark, location):
     """
     The drain flushes through Spark's own sink as through any other; Spark's own reports are counted.
     """
-    write_events(place.input, EVENTS, LATER)
+    write_events(location.input, EVENTS, LATER)
 
-    final = place.run(spark, "native_windows", params={"files_per_batch": "1"})
+    final = location.run(spark, "native_windows", params={"files_per_batch": "1"})
 
-    assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, place.output)
+    assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, location.output)
     query = final.queries["out"]
     assert ("FINISHED", True, 0) == (
         final.outcome,
@@ -35,7 +35,7 @@ def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
         query["operators"][0]["state_rows"],
     )
     assert [len(windows_of([*EVENTS, *LATER]))] == [sink["rows"] for sink in query["sinks"]]
-    assert [f"spark:parquet:{place.output}"] == [sink["name"] for sink in query["sinks"]]
+    assert [f"spark:parquet:{location.output}"] == [sink["name"] for sink in query["sinks"]]
     assert (len([*EVENTS, *LATER]), True, 0) == (
         final.rows_read,
         final.rows_minimum,
@@ -44,26 +44,26 @@ def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
 
 
 @pytest.mark.long
-def test_a_suspended_run_goes_on(spark, place):
+def test_a_suspended_run_goes_on(spark, location):
     """
     Spark's sink knows its batches by the checkpoint, so a second run repeats nothing. Another job
     directory is refused: Spark would take its batches for those that are listed, and skip them.
     """
-    write_events(place.input, EVENTS)
-    place.run(spark, "native_windows", run_id="first", at_end="suspend")
-    write_events(place.input, EVENTS, LATER)
+    write_events(location.input, EVENTS)
+    location.run(spark, "native_windows", run_id="first", at_end="suspend")
+    write_events(location.input, EVENTS, LATER)
 
-    place.run(spark, "native_windows", run_id="second")
+    location.run(spark, "native_windows", run_id="second")
 
-    assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, place.output)
+    assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, location.output)
     with pytest.raises(RunFailedError, match="another job directory has written there"):
-        run_in(spark, place, place.root / "another", "native_windows")
+        run_in(spark, location, location.root / "another", "native_windows")
 
 
-def test_one_query_has_one_kind_of_sink(spark, place):
+def test_one_query_has_one_kind_of_sink(spark, location):
     """A query cannot be written in two phases and in one at the same time."""
-    write_events(place.input, EVENTS)
+    write_events(location.input, EVENTS)
 
     with pytest.raises(ConfigError, match="one of Spark.s own sinks cannot share epochs"):
-        place.run(spark, "native_and_files")
-    assert not place.job_dir.exists()
+        location.run(spark, "native_and_files")
+    assert not location.job_dir.exists()

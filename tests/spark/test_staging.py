@@ -49,7 +49,7 @@ def test_no_rows_are_counted_too(spark, tmp_path, monkeypatch, with_pyarrow):
 @pytest.mark.long
 def test_a_task_of_an_earlier_staging_is_not_heard(spark, tmp_path):
     """
-    What is staged again has another place: a file that a task of an executor that was lost puts
+    What is staged again has another location: a file that a task of an executor that was lost puts
     meanwhile, or later, where it was told to, is none of the epoch's.
     """
     folder = tmp_path / "7-1"

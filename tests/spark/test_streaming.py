@@ -52,13 +52,13 @@ def _waits_long():
     return udf(passes, "boolean")
 
 
-def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_end(spark, place):
+def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_end(spark, location):
     """
     Spark's stop cancels the jobs of its moment; one submitted just after it is refused as well.
     """
-    write_events(place.input, [(1, "a", 1)])
-    events = spark.readStream.schema("t timestamp, k string, v long").csv(str(place.input))
-    checkpoint = place.root / "checkpoint"
+    write_events(location.input, [(1, "a", 1)])
+    events = spark.readStream.schema("t timestamp, k string, v long").csv(str(location.input))
+    checkpoint = location.root / "checkpoint"
     epochs: Any = LateJob()
     definition = QueryDefinition("late", events, (), "append", operators=(), sources=())
     query = RunningQuery(

@@ -24,7 +24,7 @@ CHANGING = re.compile(
 
 def steps() -> list[Block]:
     """Return the blocks of the tutorial before it comes to Airflow."""
-    found = [each for each in blocks() if each.place.startswith(f"{PAGE}:")]
+    found = [each for each in blocks() if each.location.startswith(f"{PAGE}:")]
     end = next(i for i, each in enumerate(found) if each.title.startswith("dags/"))
     return found[:end]
 
@@ -63,7 +63,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
         else:
             for line in step.text.splitlines():
                 assert any(each.endswith(same(line)) for each in printed), (
-                    step.place,
+                    step.location,
                     line,
                     printed,
                 )

@@ -16,7 +16,7 @@ import pytest
 from driving import CLOCK, STREAM, Driver, driving
 from streams import (
     SUSPEND,
-    Place,
+    Location,
     failing_at,
     read_with_pandas,
     run_in,
@@ -69,10 +69,10 @@ FILES = [
 ]
 
 
-def check_rows(place: Place) -> None:
+def check_rows(location: Location) -> None:
     """Check that the output is that of one job that never stopped."""
     events = [event for each in FILES for event in each]
-    assert windows_of(events) == read_with_pandas(place.output / "out")
+    assert windows_of(events) == read_with_pandas(location.output / "out")
 
 
 class Died(BaseException):
@@ -80,17 +80,17 @@ class Died(BaseException):
 
 
 @pytest.fixture
-def old(spark: Any, place: Place) -> Iterator[Driver]:
+def old(spark: Any, location: Location) -> Iterator[Driver]:
     """Yield the old version at work; it has read two files, and has state of the second."""
-    write_events(place.input, *FILES[:2])
-    with driving(spark, place, "counts", **asked("counts")) as driver:
+    write_events(location.input, *FILES[:2])
+    with driving(spark, location, "counts", **asked("counts")) as driver:
         driver.read(2)
         yield driver
 
 
 @pytest.fixture
-def drivers(place: Place) -> Iterator[Drivers]:
-    started = Drivers(place)
+def drivers(location: Location) -> Iterator[Drivers]:
+    started = Drivers(location)
     yield started
     started.end_all()
 
@@ -101,7 +101,7 @@ def asked(job: str) -> dict[str, Any]:
 
 def upgrade(
     spark: Any,
-    place: Place,
+    location: Location,
     job: str,
     look: Callable[[Any], None] | None = None,
     *,
@@ -109,10 +109,10 @@ def upgrade(
     command: str = "spark-stream upgrade",
 ) -> Upgrade:
     """Return an upgrade to a job of this module, into the folder ``new``."""
-    spec = place.ask(job, entry=f"{JOBS}:{job}", params=STREAM["params"], restart="none")
-    to = str(place.root / "new")
+    spec = location.ask(job, entry=f"{JOBS}:{job}", params=STREAM["params"], restart="none")
+    to = str(location.root / "new")
     return Upgrade(
-        str(place.job_dir),
+        str(location.job_dir),
         dataclasses.replace(spec, job_dir=to),
         Trial(trial_period_s, Limits(60.0), 60.0),
         spark=spark,
@@ -123,16 +123,16 @@ def upgrade(
     )
 
 
-def upgrade_of(place: Place) -> str:
-    return upgrade_id(open_storage(str(place.root / "new")).url)
+def upgrade_of(location: Location) -> str:
+    return upgrade_id(open_storage(str(location.root / "new")).url)
 
 
-def record_of(place: Place) -> UpgradeRecord | None:
-    return read_upgrade(JobDirectory(open_storage(str(place.job_dir))), upgrade_of(place))
+def record_of(location: Location) -> UpgradeRecord | None:
+    return read_upgrade(JobDirectory(open_storage(str(location.job_dir))), upgrade_of(location))
 
 
-def step_of(place: Place) -> UpgradeStep | None:
-    record = record_of(place)
+def step_of(location: Location) -> UpgradeStep | None:
+    record = record_of(location)
     return record.step if record is not None else None
 
 
@@ -150,45 +150,45 @@ class Feeding:
     """Gives input while versions are driven, and drains the one that is active at the end.
 
     Args:
-        place: the job's.
+        location: the job's.
         first: the first file that is not there yet.
     """
 
-    def __init__(self, place: Place, first: int = 2) -> None:
-        self._place = place
+    def __init__(self, location: Location, first: int = 2) -> None:
+        self._location = location
         self._first = first
         self._fed = self._asked = False
 
     def __call__(self, _: Any) -> None:
         if not self._fed:
-            write_events(self._place.input, *FILES[self._first :], first=self._first)
+            write_events(self._location.input, *FILES[self._first :], first=self._first)
             self._fed = True
         where = {
-            UpgradeStep.ACCEPTED: self._place.root / "new",
-            UpgradeStep.ROLLED_BACK: self._place.job_dir,
-        }.get(step_of(self._place) or UpgradeStep.TRIAL)
+            UpgradeStep.ACCEPTED: self._location.root / "new",
+            UpgradeStep.ROLLED_BACK: self._location.job_dir,
+        }.get(step_of(self._location) or UpgradeStep.TRIAL)
         if where is not None and not self._asked and files_read(where) == len(FILES):
             self._asked = True
             request_stop(str(where), CLOCK, drain=True)
 
 
-def test_a_new_version_takes_over(spark, place, old):
+def test_a_new_version_takes_over(spark, location, old):
     """
     It goes on with the state of the old one, which has stopped meanwhile and is refused from then on;
     the result is that of one job that never stopped.
     """
-    final = upgrade(spark, place, "shorter_delay", Feeding(place), trial_period_s=8.0).run()
+    final = upgrade(spark, location, "shorter_delay", Feeding(location), trial_period_s=8.0).run()
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
-    check_rows(place)
+    check_rows(location)
     with pytest.raises(ConfigError, match="the version in .*new has taken over; run that one"):
-        run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
+        run_job(location.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
 
 
 @pytest.mark.whole  # its process is killed below, and at each step in crash/test_upgrade_steps.py
 def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
-    spark, place, old, monkeypatch
+    spark, location, old, monkeypatch
 ):
     """
     It has published rows before it fails; they are reverted, and the old version writes them. The
@@ -204,26 +204,26 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
         raise Died
 
     monkeypatch.setattr(upgrade_steps, "put_upgrade", die)
-    feeding = Feeding(place)
+    feeding = Feeding(location)
     for _ in range(4):
         with pytest.raises(Died):
-            upgrade(spark, place, "fails_at_a_hundred", feeding).run()
+            upgrade(spark, location, "fails_at_a_hundred", feeding).run()
         if steps[-1] in {"trial", "rejected"}:
             with pytest.raises(ConfigError, match="its upgrade to .*new has not ended"):
-                run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
+                run_job(location.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
     with pytest.raises(StopError, match="was rejected: ") as left:  # as a task's driver does
-        upgrade(spark, place, "fails_at_a_hundred", command="").run()
+        upgrade(spark, location, "fails_at_a_hundred", command="").run()
     assert "has gone on" not in str(left.value)
     with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
-        upgrade(spark, place, "fails_at_a_hundred", feeding).run()
+        upgrade(spark, location, "fails_at_a_hundred", feeding).run()
 
     assert ["stopping", "trial", "rejected", "rolled back"] == steps
     assert "SUSPENDED" == old.end().outcome
-    check_rows(place)
+    check_rows(location)
 
 
 @pytest.mark.long
-def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
+def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, location, old):
     """
     Mixed results, state that does not fit, a sink that takes nothing back, a source that removes its
     input, and a stop whose savepoint fails: the old version reads its next file all the same.
@@ -235,125 +235,136 @@ def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
         ("input_removed", "the old version has to read it if the new one is rejected"),
     ]:
         with pytest.raises(ConfigError, match=said):
-            upgrade(spark, place, job).run()
-    assert not (place.root / "new").exists()
-    assert record_of(place) is None
+            upgrade(spark, location, job).run()
+    assert not (location.root / "new").exists()
+    assert record_of(location) is None
 
-    (place.job_dir / "savepoints").mkdir(exist_ok=True)
-    in_the_way = place.job_dir / "savepoints" / upgrade_of(place)
+    (location.job_dir / "savepoints").mkdir(exist_ok=True)
+    in_the_way = location.job_dir / "savepoints" / upgrade_of(location)
     in_the_way.write_text("a file", encoding="utf-8")
     with pytest.raises(SparkStreamError):
-        upgrade(spark, place, "shorter_delay").run()
+        upgrade(spark, location, "shorter_delay").run()
     assert old.is_alive
-    write_events(place.input, *FILES[2:3], first=2)
+    write_events(location.input, *FILES[2:3], first=2)
     old.read(3)
     in_the_way.unlink()
 
 
 @pytest.mark.whole
-def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
+def test_what_a_dead_old_version_has_left_is_published_first(spark, location):
     """
     Nobody runs it, and half of an epoch is published: the upgrade publishes the other half, saves it
     itself, and the new version repeats nothing.
     """
-    write_events(place.input, *FILES[:3])
+    write_events(location.input, *FILES[:3])
     with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
-        place.run(spark, "counts", **asked("counts"))
+        location.run(spark, "counts", **asked("counts"))
 
-    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), trial_period_s=4.0).run()
+    final = upgrade(
+        spark, location, "shorter_delay", Feeding(location, 3), trial_period_s=4.0
+    ).run()
 
     assert "FINISHED" == final.outcome
-    check_rows(place)
+    check_rows(location)
 
 
-def dies_before_its_trial(spark: Any, place: Place) -> UpgradeRecord:
+def dies_before_its_trial(spark: Any, location: Location) -> UpgradeRecord:
     """Let the old version read three files and end, and an upgrade of it die after the stop."""
-    write_events(place.input, *FILES[:3])
-    place.run(spark, "counts", **asked("counts") | SUSPEND)
+    write_events(location.input, *FILES[:3])
+    location.run(spark, "counts", **asked("counts") | SUSPEND)
     with dies_at("upgrade.trial"):
-        upgrade(spark, place, "shorter_delay").run()
-    return present(record_of(place))
+        upgrade(spark, location, "shorter_delay").run()
+    return present(record_of(location))
 
 
-def check_old_continues(spark: Any, place: Place, *, first: int) -> None:
+def check_old_continues(spark: Any, location: Location, *, first: int) -> None:
     """Check that the upgrade was rolled back, and that the old version reads the rest."""
-    assert UpgradeStep.ROLLED_BACK is step_of(place)
-    write_events(place.input, *FILES[first:], first=first)
-    place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r2", "at_end": "drain"})
-    check_rows(place)
+    assert UpgradeStep.ROLLED_BACK is step_of(location)
+    write_events(location.input, *FILES[first:], first=first)
+    location.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r2", "at_end": "drain"})
+    check_rows(location)
 
 
 @pytest.mark.long
-def test_a_version_whose_savepoint_is_gone_is_rejected(spark, place):
+def test_a_version_whose_savepoint_is_gone_is_rejected(spark, location):
     """Somebody has removed it by hand; the old version has all that it needs itself."""
-    begun = dies_before_its_trial(spark, place)
+    begun = dies_before_its_trial(spark, location)
     shutil.rmtree(str(begun.savepoint))
 
     with pytest.raises(StopError, match="was rejected: .*: no savepoint there"):
-        upgrade(spark, place, "shorter_delay", command="").run()
+        upgrade(spark, location, "shorter_delay", command="").run()
 
-    check_old_continues(spark, place, first=3)
+    check_old_continues(spark, location, first=3)
 
 
 @pytest.mark.long
-def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, place):
+def test_a_version_whose_run_was_rewound_by_a_person_is_rejected(spark, location):
     """Its run does not count any more, so without that neither version could ever run."""
-    new, saved = place.root / "new", dies_before_its_trial(spark, place).savepoint
+    new, saved = location.root / "new", dies_before_its_trial(spark, location).savepoint
     tried: dict[str, Any] = {**STREAM, **SUSPEND, "entry": f"{JOBS}:shorter_delay"}
-    tried |= {"run_id": upgrade_of(place), "from_savepoint": saved, "replayable_runs": 1}
-    write_events(place.input, FILES[3], first=3)
-    run_in(spark, place, new, "shorter_delay", **tried)
-    rewind_job(str(new), upgrade_of(place), spark=spark)
+    tried |= {"run_id": upgrade_of(location), "from_savepoint": saved, "replayable_runs": 1}
+    write_events(location.input, FILES[3], first=3)
+    run_in(spark, location, new, "shorter_delay", **tried)
+    rewind_job(str(new), upgrade_of(location), spark=spark)
 
     with pytest.raises(StopError, match="was rejected: its run was rewound"):
-        upgrade(spark, place, "shorter_delay", command="").run()
+        upgrade(spark, location, "shorter_delay", command="").run()
 
-    check_old_continues(spark, place, first=4)
+    check_old_continues(spark, location, first=4)
 
 
 @pytest.mark.long
-def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade(spark, place):
+def test_an_old_version_that_dies_before_it_has_answered_is_saved_by_the_upgrade(spark, location):
     """
     Nobody but the upgrade may start it again, so the answer would never come.
     """
-    write_events(place.input, *FILES[:3])
+    write_events(location.input, *FILES[:3])
     with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
-        place.run(spark, "counts", **asked("counts"))
-    directory = JobDirectory(open_storage(str(place.job_dir)))
-    options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{place.root}/nowhere"}
-    put_request(directory.storage, STOP, "died", CLOCK, request_id=upgrade_of(place), **options)
+        location.run(spark, "counts", **asked("counts"))
+    directory = JobDirectory(open_storage(str(location.job_dir)))
+    options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{location.root}/nowhere"}
+    put_request(directory.storage, STOP, "died", CLOCK, request_id=upgrade_of(location), **options)
 
-    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), trial_period_s=4.0).run()
+    final = upgrade(
+        spark, location, "shorter_delay", Feeding(location, 3), trial_period_s=4.0
+    ).run()
 
     assert "FINISHED" == final.outcome
-    check_rows(place)
+    check_rows(location)
 
 
 @pytest.mark.long
-def test_an_old_version_that_ends_before_it_has_answered_is_saved_by_the_upgrade(spark, place):
+def test_an_old_version_that_ends_before_it_has_answered_is_saved_by_the_upgrade(spark, location):
     """A run that suspends itself at this moment has no savepoint, and has lost nothing."""
-    write_events(place.input, *FILES[:3])
-    place.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r1"})
-    directory = JobDirectory(open_storage(str(place.job_dir)))
-    options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{place.root}/nowhere"}
-    put_request(directory.storage, STOP, "ended", CLOCK, request_id=upgrade_of(place), **options)
+    write_events(location.input, *FILES[:3])
+    location.run(spark, "counts", **asked("counts") | SUSPEND | {"run_id": "r1"})
+    directory = JobDirectory(open_storage(str(location.job_dir)))
+    options: dict[str, Any] = {"run_id": "r1", "token": 1, "savepoint": f"{location.root}/nowhere"}
+    put_request(directory.storage, STOP, "ended", CLOCK, request_id=upgrade_of(location), **options)
 
-    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), trial_period_s=4.0).run()
+    final = upgrade(
+        spark, location, "shorter_delay", Feeding(location, 3), trial_period_s=4.0
+    ).run()
 
     assert "FINISHED" == final.outcome
-    check_rows(place)
+    check_rows(location)
 
 
 # --- processes that are killed ------------------------------------------------------------------
 
 
 def command(
-    place: Place, drivers: Drivers, job: str, *, dies_at: str = "", trial_period: str = "60 seconds"
+    location: Location,
+    drivers: Drivers,
+    job: str,
+    *,
+    dies_at: str = "",
+    trial_period: str = "60 seconds",
 ) -> Command:
     """Start the same upgrade as :func:`upgrade` as a process with a JVM of its own."""
     return drivers.upgrade(
         f"{JOBS}:{job}",
-        place.root / "new",
+        location.root / "new",
         STREAM["params"],
         "--restart=none",
         f"--trial-period={trial_period}",
@@ -363,10 +374,10 @@ def command(
     )
 
 
-def named_command(place: Place, drivers: Drivers, capsys: Any, *, dies_at: str) -> Command:
+def named_command(location: Location, drivers: Drivers, capsys: Any, *, dies_at: str) -> Command:
     """Start the command that ``status`` names, in which a user has completed the settings of Spark."""
     capsys.readouterr()
-    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    assert EXIT_OK == main(["status", str(location.job_dir), "--json"])
     summary = json.loads(capsys.readouterr().out)["upgrade"]["summary"]
     words = shlex.split(summary.partition("to continue it: spark-stream ")[2])
     settings = dict(
@@ -376,80 +387,82 @@ def named_command(place: Place, drivers: Drivers, capsys: Any, *, dies_at: str) 
     return drivers.command(*given, SPARK_STREAM_FAILPOINT=dies_at)
 
 
-def feed_when_stopped(place: Place, working: Command) -> None:
+def feed_when_stopped(location: Location, working: Command) -> None:
     """Give the third file when the old version cannot read it any more."""
-    saved = place.job_dir / "savepoints" / upgrade_of(place) / "savepoint.json"
+    saved = location.job_dir / "savepoints" / upgrade_of(location) / "savepoint.json"
     assert await_that(lambda: saved.exists() or not working.is_alive), working.log
-    write_events(place.input, FILES[2], first=2)
+    write_events(location.input, FILES[2], first=2)
 
 
-def killed_in_probation(place: Place, drivers: Drivers, job: str) -> None:
+def killed_in_probation(location: Location, drivers: Drivers, job: str) -> None:
     """Kill an upgrade and its JVM when the new version has published a batch of its own."""
-    killed = command(place, drivers, job)
-    feed_when_stopped(place, killed)
-    assert await_that(lambda: files_read(place.root / "new") == 3 or not killed.is_alive)
+    killed = command(location, drivers, job)
+    feed_when_stopped(location, killed)
+    assert await_that(lambda: files_read(location.root / "new") == 3 or not killed.is_alive)
     assert killed.is_alive, killed.log
     killed.process.send_signal(signal.SIGKILL)
     killed.end_group()
-    assert UpgradeStep.TRIAL is step_of(place)
+    assert UpgradeStep.TRIAL is step_of(location)
 
 
 @pytest.mark.long
-def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, drivers):
+def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, location, old, drivers):
     """
     ``kill -9`` of its process and its JVM: the same command resumes the new version, accepts it after
     another trial period, and the rows are those of one job that never stopped.
     """
-    killed_in_probation(place, drivers, "shorter_delay")
-    feeding = Feeding(place, first=3)
+    killed_in_probation(location, drivers, "shorter_delay")
+    feeding = Feeding(location, first=3)
 
-    final = upgrade(spark, place, "shorter_delay", feeding, trial_period_s=4.0).run()
+    final = upgrade(spark, location, "shorter_delay", feeding, trial_period_s=4.0).run()
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
-    check_rows(place)
+    check_rows(location)
 
 
 @pytest.mark.whole
-def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, drivers, capsys):
+def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, location, old, drivers, capsys):
     """
     A process with its JVM dies at each failpoint in turn, and once in the trial period; the command that
     ``status`` names continues, and the old version, resumed with its options, writes each row once.
     """
     job = "fails_at_a_hundred"
-    assert failpoints.CRASH_EXIT == command(place, drivers, job, dies_at="upgrade.stopping").wait()
+    assert (
+        failpoints.CRASH_EXIT == command(location, drivers, job, dies_at="upgrade.stopping").wait()
+    )
     for point in ("upgrade.stopped", "upgrade.trial"):
-        died = named_command(place, drivers, capsys, dies_at=point)
+        died = named_command(location, drivers, capsys, dies_at=point)
         assert failpoints.CRASH_EXIT == died.wait(), died.log
-    killed_in_probation(place, drivers, job)
-    write_events(place.input, *FILES[3:], first=3)
+    killed_in_probation(location, drivers, job)
+    write_events(location.input, *FILES[3:], first=3)
     for point in ("decided", "rejected", "reverted", "rolled_back"):
-        died = named_command(place, drivers, capsys, dies_at=f"upgrade.{point}")
+        died = named_command(location, drivers, capsys, dies_at=f"upgrade.{point}")
         assert failpoints.CRASH_EXIT == died.wait(), died.log
     with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
-        upgrade(spark, place, job, Feeding(place, first=len(FILES))).run()
+        upgrade(spark, location, job, Feeding(location, first=len(FILES))).run()
 
-    before = JobDirectory(open_storage(str(place.job_dir))).run("r1").last_attempt()
-    after = JobDirectory(open_storage(str(place.job_dir))).run(f"after-{upgrade_of(place)}")
+    before = JobDirectory(open_storage(str(location.job_dir))).run("r1").last_attempt()
+    after = JobDirectory(open_storage(str(location.job_dir))).run(f"after-{upgrade_of(location)}")
     assert present(before).options == present(after.last_attempt()).options
     assert "none" == present(before).options.restart
-    check_rows(place)
+    check_rows(location)
 
 
 @pytest.mark.whole
-def test_an_upgrade_that_is_accepted_dies_around_its_decision(spark, place, old, drivers):
+def test_an_upgrade_that_is_accepted_dies_around_its_decision(spark, location, old, drivers):
     """Before it is recorded the new version is tried once more, and after that it is resumed."""
     job, short = "shorter_delay", "15 seconds"
-    undecided = command(place, drivers, job, dies_at="upgrade.decided", trial_period=short)
-    feed_when_stopped(place, undecided)
+    undecided = command(location, drivers, job, dies_at="upgrade.decided", trial_period=short)
+    feed_when_stopped(location, undecided)
     assert failpoints.CRASH_EXIT == undecided.wait(), undecided.log
-    assert UpgradeStep.TRIAL is step_of(place)
-    write_events(place.input, FILES[3], first=3)
-    died = command(place, drivers, job, dies_at="upgrade.accepted", trial_period=short)
+    assert UpgradeStep.TRIAL is step_of(location)
+    write_events(location.input, FILES[3], first=3)
+    died = command(location, drivers, job, dies_at="upgrade.accepted", trial_period=short)
     assert failpoints.CRASH_EXIT == died.wait(), died.log
-    assert UpgradeStep.ACCEPTED is step_of(place)
+    assert UpgradeStep.ACCEPTED is step_of(location)
 
-    final = upgrade(spark, place, job, Feeding(place, first=4)).run()
+    final = upgrade(spark, location, job, Feeding(location, first=4)).run()
 
     assert "FINISHED" == final.outcome
-    check_rows(place)
+    check_rows(location)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streams import ROCKSDB, Place, Rows, plain, read_with_pandas
+from streams import ROCKSDB, Location, Rows, plain, read_with_pandas
 from truths import NEEDS_ROCKSDB, TRUTHS, prepare, truth_of_windows
 from warm_pools import Pool, Started, await_until
 
@@ -57,16 +57,22 @@ class Runner:
     def run(self, number: int) -> dict[str, Any]:
         """Return what the run has found, if all that it has written is exact."""
         job = CYCLE[number % len(CYCLE)]
-        place = Place(self._root / f"run-{number}")
-        place.root.mkdir()
+        location = Location(self._root / f"run-{number}")
+        location.root.mkdir()
         salt = f"salt-{number}-of-a-run"
-        params = prepare(place, job)["params"]
+        params = prepare(location, job)["params"]
         conf = ROCKSDB if job in NEEDS_ROCKSDB else {}
-        found = place.root / "report"
+        found = location.root / "report"
         command = self._pool.arguments(
             f"{JOBS}:soaked",
-            place.job_dir,
-            {"input": place.input, "output": place.output, "job": job, "report": found, **params},
+            location.job_dir,
+            {
+                "input": location.input,
+                "output": location.output,
+                "job": job,
+                "report": found,
+                **params,
+            },
             "--secret-param=salt=SALT",
             mode="streaming",
             conf=conf,
@@ -84,7 +90,7 @@ class Runner:
         code = started.wait()
         assert (EXIT_USAGE if job == "raising" else EXIT_OK) == code, (number, job, started.log)
         if job != "raising":
-            assert _truth(job) == _read(job, place.output), (number, job)
+            assert _truth(job) == _read(job, location.output), (number, job)
         report = dict(json.loads(found.read_text()))
         assert [salt] == report["salts"]
         return report

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from streams import START, Event, Place, Rows, windows_of, write_events
+from streams import START, Event, Location, Rows, windows_of, write_events
 
 # Two files, read as two batches: the first leaves windows open, the second closes some and opens
 # others, and only the end of the data closes the rest.
@@ -101,12 +101,12 @@ NEEDS_ROCKSDB = {"timers", "timers_in_pandas"}
 JOINS = {"outer_join", "join_then_aggregation"}
 
 
-def prepare(place: Place, job: str) -> dict[str, Any]:
+def prepare(location: Location, job: str) -> dict[str, Any]:
     """Write the job's input and return what to ask for."""
     params = {"files_per_batch": "1"}
     if job in JOINS:
-        params["shown"] = str(write_events(place.root / "shown", *SHOWN))
-        params["clicked"] = str(write_events(place.root / "clicked", *CLICKED))
+        params["shown"] = str(write_events(location.root / "shown", *SHOWN))
+        params["clicked"] = str(write_events(location.root / "clicked", *CLICKED))
     else:
-        write_events(place.input, *EVENTS)
+        write_events(location.input, *EVENTS)
     return {"params": params}

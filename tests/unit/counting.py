@@ -16,7 +16,7 @@ class CountingStorage:
 
     Args:
         inner: the storage.
-        counts: how often each operation was asked for, at this place and those below it.
+        counts: how often each operation was asked for, at this location and those below it.
     """
 
     def __init__(self, inner: Storage, counts: Counter[str] | None = None) -> None:

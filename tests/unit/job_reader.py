@@ -204,10 +204,10 @@ def published(records: Path) -> int:
     return max([-1, *numbers(records), *(int(span[1]) for span in spans if span)])
 
 
-def read_query(job: Path, name: str, places: dict[str, int]) -> dict[str, Any]:
+def read_query(job: Path, name: str, locations: dict[str, int]) -> dict[str, Any]:
     """Return how far a query has come."""
-    query, place = job / "queries" / name, places.get(name, 0)
-    checkpoint = query / (f"checkpoint-{place}" if place else "checkpoint")
+    query, location = job / "queries" / name, locations.get(name, 0)
+    checkpoint = query / (f"checkpoint-{location}" if location else "checkpoint")
     metadata = checkpoint / "metadata"
     query_id = json.loads(metadata.read_bytes())["id"] if metadata.exists() else None
     records = query / "committables" / str(query_id)
@@ -239,8 +239,8 @@ def read_job(job_dir: str | Path) -> dict[str, Any]:
     found = {name: read_run(job / "runs" / name, lease, held=held) for name in names(job / "runs")}
     operations = read_operations(job)
     upgrades = read_upgrades(job)
-    places = operations[-1]["places"] if operations else {}
-    queries = {name: read_query(job, name, places) for name in names(job / "queries")}
+    locations = operations[-1]["locations"] if operations else {}
+    queries = {name: read_query(job, name, locations) for name in names(job / "queries")}
     record = read(job / "job.json")
     is_listed = {
         name: run["token"] >= 0 or run["state"] == "damaged" for name, run in found.items()

@@ -138,7 +138,7 @@ TAKES: dict[str, Case] = {
     ),
     "no right to write": Case(
         lambda root: (root / "job/savepoints").mkdir(),
-        ("job/savepoints/s1", "cannot be written", "Permission denied", "another place"),
+        ("job/savepoints/s1", "cannot be written", "Permission denied", "another location"),
         mode=("job/savepoints", 0o555),
     ),
 }
@@ -179,7 +179,7 @@ RESTORES: dict[str, Case] = {
     ),
     "no right to write": Case(
         lambda root: (root / "new").mkdir(),
-        ("new", "cannot be written", "Permission denied", "another place"),
+        ("new", "cannot be written", "Permission denied", "another location"),
         "good",
         ("new", 0o555),
     ),

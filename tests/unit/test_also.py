@@ -53,8 +53,8 @@ def test_what_chooses_files_of_the_source_chooses_none_of_the_folder():
 @pytest.mark.parametrize(
     ("how", "also", "why"),
     [
-        ({"format": "kafka", "path": None}, "/data/c", "only files are read from two places"),
-        ({"schema": None}, "/data/c", "both places need one schema"),
+        ({"format": "kafka", "path": None}, "/data/c", "only files are read from two locations"),
+        ({"schema": None}, "/data/c", "both locations need one schema"),
         ({}, "/data/c/*.json", "it is to be a folder, and no pattern"),
         ({}, "/data/out", "a query of the job writes there"),
         ({"path": "/data"}, "/data/corrected", "its files are read in /data as well"),

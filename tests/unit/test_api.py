@@ -60,7 +60,7 @@ def sink_of_version(version: int) -> FakeSink:
         ("q", STREAM, "/out", {}, "query 'q': unknown sink '/out'; use files"),
         ("q", STREAM, [FakeSink(), None], {}, "unknown sink None"),
         ("q", STREAM, sink_of_version(2), {}, "the sink 'fake' was written for version 2 of the"),
-        ("q", STREAM, [FakeSink("x"), FakeSink("x")], {}, "two sinks .*place of its own"),
+        ("q", STREAM, [FakeSink("x"), FakeSink("x")], {}, "two sinks .*location of its own"),
         ("q", STREAM, files("/dev/null/x/y", "xlsx"), {}, "unknown format 'xlsx'"),
     ],
 )

@@ -11,17 +11,17 @@ import pytest
 
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import ConfigError
-from tests.spark.streams import JOBS, Place, write_events
+from tests.spark.streams import JOBS, Location, write_events
 
 EXIT_USAGE = 2
 
 
 @pytest.fixture
-def ready(tmp_path: Path) -> Place:
-    """Return a place with a good input and nothing else."""
-    place = Place(tmp_path)
-    write_events(place.input, [(1, "a", 1)])
-    return place
+def ready(tmp_path: Path) -> Location:
+    """Return a location with a good input and nothing else."""
+    location = Location(tmp_path)
+    write_events(location.input, [(1, "a", 1)])
+    return location
 
 
 def paths_under(folder: Path) -> list[str]:
@@ -29,10 +29,10 @@ def paths_under(folder: Path) -> list[str]:
 
 
 def command(
-    place: Place, *more: str, entry: str = f"{JOBS}:tumbling_window", job_dir: str = ""
+    location: Location, *more: str, entry: str = f"{JOBS}:tumbling_window", job_dir: str = ""
 ) -> list[str]:
-    params = ("--param", f"input={place.input}", "--param", f"output={place.output}")
-    return ["run", job_dir or str(place.job_dir), "--entry", entry, *params, *more]
+    params = ("--param", f"input={location.input}", "--param", f"output={location.output}")
+    return ["run", job_dir or str(location.job_dir), "--entry", entry, *params, *more]
 
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -163,7 +163,7 @@ def test_a_job_directory_of_a_newer_version_is_left_alone(ready, capsys):
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel"])
-def test_a_place_without_a_job_is_said_so(ready, capsys, verb):
+def test_a_location_without_a_job_is_said_so(ready, capsys, verb):
     """Commands about a job that is not there say so and make nothing."""
     assert EXIT_USAGE == main.main([verb, str(ready.job_dir)])
 

@@ -92,8 +92,8 @@ def test_a_savepoint_in_the_way(job, tmp_path):
 def scratch(tmp_path):
     """Return where history is read: query q has a batch, query p has none."""
     asked = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"})
-    place = open_storage(f"{tmp_path}/new/bootstraps/bootstrap")
-    begin_identity(place, FakeClock(), bootstrap=asked.purpose)
+    location = open_storage(f"{tmp_path}/new/bootstraps/bootstrap")
+    begin_identity(location, FakeClock(), bootstrap=asked.purpose)
     made = EpochBench(tmp_path / "new/bootstraps/bootstrap", FakeSink()).begun().published(1)
     CheckpointBuilder(tmp_path / "new/bootstraps/bootstrap/queries/p/checkpoint").begin()
     return JobDirectory(made.storage)
@@ -146,16 +146,16 @@ def test_each_source_is_reset_kept_or_internal():
     seam = plan_seam([query(source(), table, chained)], ["table"], output="keep")
 
     names = ["events", "events:marker", "table", "table:marker", "chained", None]
-    assert [0, 1, 3, 5] == seam.places_to_reset(names)
-    assert ["events"] == [place.name for place in seam.history["q"]]
+    assert [0, 1, 3, 5] == seam.locations_to_reset(names)
+    assert ["events"] == [location.name for location in seam.history["q"]]
 
 
 def test_a_source_that_is_read_twice_goes_with_all_others():
-    """Spark may keep one folder for both places, so those behind it would be taken for others."""
+    """Spark may keep one folder for both locations, so those behind it would be taken for others."""
     twice = [query(source(), source(), source("table", "/table"))]
 
-    assert [0, 1, 2] == plan_seam(twice, [], output="discard").places_to_reset(["events"] * 3)
-    with pytest.raises(ConfigError, match="reads a source at several places"):
+    assert [0, 1, 2] == plan_seam(twice, [], output="discard").locations_to_reset(["events"] * 3)
+    with pytest.raises(ConfigError, match="reads a source at several locations"):
         plan_seam(twice, ["table"], output="discard")
 
 
@@ -163,7 +163,7 @@ def test_a_source_that_is_read_twice_goes_with_all_others():
     ("live", "kept", "said"),
     [
         (query(source()), (), "would read again what history reads"),
-        (query(source(path="/live")), ("events",), "a position has no meaning in another place"),
+        (query(source(path="/live")), ("events",), "a position has no meaning in another location"),
         (query(source("rows", "/live")), (), "expected 1 source .events., found 1 source .rows."),
         (query(source(path="/live"), marked=("events",)), (), "markers of no source in history"),
         (SimpleNamespace(name="other"), (), "has the queries q, and with those of the live job"),
@@ -178,7 +178,7 @@ def test_history_and_a_live_job_that_do_not_fit(live, kept, said):
 
 
 def test_history_and_a_live_job_that_fit():
-    """Another place, or the same one further on."""
+    """Another location, or the same one further on."""
     history = [query(source())]
     for live, kept in ((query(source(path="/live")), ()), (query(source()), ("events",))):
         check_seam(history, [live], plan_seam(history, kept, output="discard"))

@@ -1,4 +1,4 @@
-"""The places that say what is checked, and on which versions: they agree."""
+"""The locations that say what is checked, and on which versions: they agree."""
 
 from __future__ import annotations
 

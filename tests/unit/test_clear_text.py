@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.driver.job_checks import check_kept_secret, check_names_and_places
+from airflow_provider.runtime.driver.job_checks import check_kept_secret, check_names_and_locations
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -117,7 +117,7 @@ def test_names_paths_and_keys_with_a_secret_are_refused(
     monkeypatch.setattr(redaction, "_known", Secrets.of(_VALUES))
     queries = [_Query(key, path, column)]
     try:
-        check_names_and_places(queries)  # type: ignore[arg-type]  # what is looked at
+        check_names_and_locations(queries)  # type: ignore[arg-type]  # what is looked at
         said = None
     except ConfigError as error:
         said = str(error)

@@ -307,7 +307,7 @@ def test_a_directory_of_a_newer_format_is_refused(job, capsys):
 
 
 def test_status_of_no_job(job, capsys):
-    """A place without a job ends with code 2 and is not made."""
+    """A location without a job ends with code 2 and is not made."""
     assert EXIT_USAGE == main(["status", str(job.root)])
     assert "no job there (no job.json); check the path" in capsys.readouterr().err
     assert not job.root.exists()
@@ -750,7 +750,7 @@ def test_cancel_without_a_driver(job, capsys):
 
 
 def test_cancel_of_no_job(job, capsys):
-    """A place without a job is refused."""
+    """A location without a job is refused."""
     assert EXIT_USAGE == main(["cancel", str(job.root)])
     assert "no job there" in capsys.readouterr().err
 
@@ -860,12 +860,12 @@ def test_a_checkpoint_of_a_job_is_not_drained_by_hand(tmp_path, capsys, has_reco
         job.lease()
         if not has_record:
             job.storage.delete("job.json")
-        place = tmp_path / "job" / "queries" / "q" / "checkpoint"
+        location = tmp_path / "job" / "queries" / "q" / "checkpoint"
         if linked:
-            (tmp_path / "link").symlink_to(place)
-            place = tmp_path / "link"
+            (tmp_path / "link").symlink_to(location)
+            location = tmp_path / "link"
 
-        assert EXIT_USAGE == main(["checkpoint", "plan-drain", str(place)])
+        assert EXIT_USAGE == main(["checkpoint", "plan-drain", str(location)])
         assert 1 == job.spark.logs.position().last_offsets
     said = capsys.readouterr().err
     assert f"spark-stream stop {tmp_path / 'job'} --drain" in " ".join(said.split())

@@ -122,8 +122,8 @@ def comparisons_in(source: str, where: str) -> Iterator[Comparison]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function, names = node.name, times_in(node)
         if is_ordering(node, names):
-            place = f"{where}:{function}"
-            yield Comparison(place, node.lineno, ast.unparse(node))  # type: ignore[attr-defined]
+            location = f"{where}:{function}"
+            yield Comparison(location, node.lineno, ast.unparse(node))  # type: ignore[attr-defined]
         for child in ast.iter_child_nodes(node):
             yield from visit(child, function, names)
 

@@ -426,7 +426,7 @@ def test_a_restore_after_the_look_of_another_one_is_seen_by_it(job, sink, monkey
 def test_a_savepoint_of_another_job_directory_is_not_restored_beside_other_rows(job, tmp_path):
     """Epochs of the same numbers are of other rows; a job that has written none begins with it."""
     other = EpochBench(tmp_path / "other", FakeSink())
-    IdentityRecord(identity="1" * 15, made=NOW).put(other.storage, IdentityRecord.PLACES[0])
+    IdentityRecord(identity="1" * 15, made=NOW).put(other.storage, IdentityRecord.LOCATIONS[0])
     theirs = save(other.begun().published(3))
     other.close()
 

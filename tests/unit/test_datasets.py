@@ -85,7 +85,7 @@ def test_a_table_is_named_by_its_server(host, port, namespace):
 
 
 class Broken:
-    """A sink of a user's whose place cannot be found out."""
+    """A sink of a user's whose location cannot be found out."""
 
     name = "broken"
 

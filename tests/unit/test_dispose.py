@@ -45,8 +45,8 @@ def clock() -> FakeClock:
 
 def make(root: LocalStorage, name: str, *, hours: int = 0, origin: str = "periodic") -> None:
     """Make a savepoint of one file, taken so many hours, and batches, after the clock's time."""
-    place = root.at(name)
-    place.put("queries/q/metadata", b"{}")
+    location = root.at(name)
+    location.put("queries/q/metadata", b"{}")
     query = QuerySavepoint(
         query_id="id",
         batch=hours,
@@ -68,7 +68,7 @@ def make(root: LocalStorage, name: str, *, hours: int = 0, origin: str = "period
         run_id=None,
         source="there",
         queries={"q": query},
-    ).put(place, MANIFEST)
+    ).put(location, MANIFEST)
 
 
 def names(root: LocalStorage) -> list[str]:
@@ -198,14 +198,14 @@ def test_garbage_is_what_nobody_is_at(root, clock):
     assert ["whole"] == names(root)
 
 
-def claimed_by_a_dead_process(place: LocalStorage) -> None:
+def claimed_by_a_dead_process(location: LocalStorage) -> None:
     program = (
         "import sys; from airflow_provider.runtime.base.clock import SystemClock\n"
         "from airflow_provider.runtime.savepoints.record import claim\n"
         "from airflow_provider.runtime.storage.local import LocalStorage\n"
         "claim(LocalStorage(sys.argv[1]), 'take', SystemClock())"
     )
-    subprocess.run([sys.executable, "-c", program, place.url], check=True)
+    subprocess.run([sys.executable, "-c", program, location.url], check=True)
 
 
 # --- claims -------------------------------------------------------------------------------------

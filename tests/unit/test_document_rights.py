@@ -1,4 +1,4 @@
-"""The rights that documents need: declared by each class, and known at each place."""
+"""The rights that documents need: declared by each class, and known at each location."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def test_every_document_declares_its_contents():
     assert of_logs == {kind for kind in schemas.documents() if kind.CONTENTS is Contents.LOG}
 
 
-def test_the_page_knows_every_document_that_has_a_place():
-    """A document without a place of its own never lies in a job directory."""
+def test_the_page_knows_every_document_that_has_a_location():
+    """A document without a location of its own never lies in a job directory."""
     documents = schemas.documents()
 
-    assert KINDS == {kind for kind in documents if kind.PLACES}
+    assert KINDS == {kind for kind in documents if kind.LOCATIONS}
     assert {"StreamReport", "WriterMark"} == {
-        kind.__name__ for kind in documents if not kind.PLACES
+        kind.__name__ for kind in documents if not kind.LOCATIONS
     }
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
 def test_a_document_needs_the_right_that_its_class_declares(kind):
-    """At each of its places, in a job directory and in one inside it."""
-    for place in kind.PLACES:
-        path = re.sub(r"\{\w+\}|\*", "7", place)
+    """At each of its locations, in a job directory and in one inside it."""
+    for location in kind.LOCATIONS:
+        path = re.sub(r"\{\w+\}|\*", "7", location)
 
         assert kind.CONTENTS is contents_at(f"runs/r1/{path}")
 

@@ -102,7 +102,7 @@ class Inner:
 class Everything(Document):
     """A document with a member of every kind."""
 
-    PLACES = ("places/{id}.json",)
+    LOCATIONS = ("locations/{id}.json",)
 
     id: Name = "one"
     text: str = ""
@@ -270,15 +270,15 @@ def test_strange_values_of_json_are_read_or_refused(storage, text):
 
 
 def test_a_copy_under_another_name_is_refused(storage):
-    """A document that names its place is read there and nowhere else."""
-    Everything(id="one").put(storage, "places/one.json")
-    Everything(id="one").put(storage, "places/two.json")
+    """A document that names its location is read there and nowhere else."""
+    Everything(id="one").put(storage, "locations/one.json")
+    Everything(id="one").put(storage, "locations/two.json")
     Everything(id="one").put(storage, "else/two.json")
 
-    assert Everything(id="one") == Everything.read(storage, "places/one.json")
+    assert Everything(id="one") == Everything.read(storage, "locations/one.json")
     assert Everything(id="one") == Everything.read(storage, "else/two.json")
     with pytest.raises(CorruptDocumentError, match="copied or renamed"):
-        Everything.read(storage, "places/two.json")
+        Everything.read(storage, "locations/two.json")
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)

@@ -181,7 +181,7 @@ def test_a_submitted_driver_waits_for_its_slot_and_says_so(
 def test_a_driver_that_waits_can_be_cancelled(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request to end reaches it in the queue: it starts nothing, and leaves its place."""
+    """A request to end reaches it in the queue: it starts nothing, and leaves its location."""
     monkeypatch.setenv(LIMIT, "1")
     job = JobDirectoryBuilder(tmp_path / "job").begin()
     put_cancel(job.storage, "d1", SystemClock())

@@ -56,9 +56,9 @@ def test_what_is_no_entry_is_refused(entry):
 
 def test_a_function_in_a_file(tmp_path):
     """The function of a file is loaded, wherever the file lies."""
-    place = write(tmp_path, "job.py", "def daily(ctx):\n    return ['daily', ctx]\n")
+    location = write(tmp_path, "job.py", "def daily(ctx):\n    return ['daily', ctx]\n")
 
-    assert ["daily", 1] == load_entry(f"{place}:daily")(1)
+    assert ["daily", 1] == load_entry(f"{location}:daily")(1)
 
 
 def test_a_function_in_a_module(tmp_path, monkeypatch):
@@ -73,29 +73,29 @@ def test_a_function_in_a_module(tmp_path, monkeypatch):
 def test_a_file_imports_its_neighbours(tmp_path):
     """A job file can import the modules beside it, as when it is run by Python itself."""
     write(tmp_path, "entry_neighbour.py", "WORD = 'hello'\n")
-    place = write(
+    location = write(
         tmp_path, "job.py", "from entry_neighbour import WORD\ndef job(ctx):\n    return WORD\n"
     )
 
-    assert "hello" == load_entry(f"{place}:job")(None)
+    assert "hello" == load_entry(f"{location}:job")(None)
 
 
 def test_two_files_of_one_name_are_two_jobs(tmp_path):
     """Two jobs in one process may both be called ``job.py``."""
     first = write(tmp_path / "a", "job.py", "def job(ctx):\n    return 'a'\n")
     second = write(tmp_path / "b", "job.py", "def job(ctx):\n    return 'b'\n")
-    jobs = [load_entry(f"{place}:job") for place in (first, second)]
+    jobs = [load_entry(f"{location}:job") for location in (first, second)]
 
     assert ["a", "b"] == [job(None) for job in jobs]
 
 
 def test_a_file_that_was_changed_is_loaded_anew(tmp_path):
     """A process that runs a job again runs the program as it is now."""
-    place = write(tmp_path, "job.py", "def job(ctx):\n    return 'old'\n")
-    load_entry(f"{place}:job")
+    location = write(tmp_path, "job.py", "def job(ctx):\n    return 'old'\n")
+    load_entry(f"{location}:job")
     write(tmp_path, "job.py", "def job(ctx):\n    return 'newer'\n")
 
-    assert "newer" == load_entry(f"{place}:job")(None)
+    assert "newer" == load_entry(f"{location}:job")(None)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +127,18 @@ def test_an_entry_that_does_not_load_says_why(tmp_path, text, entry, complaint):
 
 def test_a_file_that_exits_when_it_is_imported(tmp_path):
     """A job file that calls ``sys.exit`` while it is imported is an error, not the driver's end."""
-    place = write(tmp_path, "job.py", "import sys\nsys.exit(0)\n")
+    location = write(tmp_path, "job.py", "import sys\nsys.exit(0)\n")
 
     with pytest.raises(ConfigError):
-        load_entry(f"{place}:job")
+        load_entry(f"{location}:job")
 
 
 def test_only_files_are_checked_where_they_may_not_run(tmp_path):
     """
     Whether a module exists is known only where it runs, whether a file exists is known at once.
     """
-    place = write(tmp_path, "job.py", "")
-    check_entry_file(f"{place}:anything")
+    location = write(tmp_path, "job.py", "")
+    check_entry_file(f"{location}:anything")
     check_entry_file("no_such_package.mod:job")
 
     with pytest.raises(ConfigError, match="there is no file"):
@@ -161,24 +161,24 @@ def test_an_entry_that_starts_spark_is_refused(tmp_path, monkeypatch):
         "pyspark.SparkContext._active_spark_context = sys.started_here\n"
         "def job(ctx): ...\n"
     )
-    place = write(tmp_path, "job.py", text)
+    location = write(tmp_path, "job.py", text)
 
     with pytest.raises(ConfigError, match=r"importing .*job.py starts Spark, .* take ctx\.spark"):
-        load_before_spark(f"{place}:job")
+        load_before_spark(f"{location}:job")
     assert ["here"] == stopped
 
-    load_before_spark(f"{place}:job")
+    load_before_spark(f"{location}:job")
     assert ["here"] == stopped
 
 
 def test_an_error_in_the_function_has_its_line(tmp_path):
     """The line is the innermost one in the job's own file, however deep the error has come from."""
-    place = write(
+    location = write(
         tmp_path,
         "job.py",
         "import json\ndef job(ctx):\n    part(ctx)\ndef part(ctx):\n    json.loads('{')\n",
     )
-    function = load_entry(f"{place}:job")
+    function = load_entry(f"{location}:job")
 
     with pytest.raises(json.JSONDecodeError) as raised:
         function(None)

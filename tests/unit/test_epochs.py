@@ -587,7 +587,9 @@ class Forgetful(HandStagedFiles):
         self.forgotten.append((query_id, epochs))
 
 
-def test_a_place_that_has_lost_the_newest_epoch_is_refused_before_anything_is_published(tmp_path):
+def test_a_location_that_has_lost_the_newest_epoch_is_refused_before_anything_is_published(
+    tmp_path,
+):
     """A start asks each sink that can lose what it has confirmed for the newest published epoch."""
     sink = Forgetful(tmp_path / "out")
     with bench(tmp_path / "job", sink) as job:
@@ -603,7 +605,7 @@ def test_a_place_that_has_lost_the_newest_epoch_is_refused_before_anything_is_pu
     assert ["row 0", "row 1"] == sink.visible()
 
 
-def test_a_place_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypatch):
+def test_a_location_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypatch):
     """What a line of the history stands for is neither committed again nor reverted."""
     monkeypatch.setattr(epoch_records, "KEEP_EPOCHS", 2)
     sink = Forgetful(tmp_path / "out")

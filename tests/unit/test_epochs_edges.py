@@ -69,7 +69,7 @@ def test_a_gap_between_stretches_is_none():
 )
 def test_a_pack_that_is_not_one_run_without_a_gap_is_damage(packed, said):
     """
-    An epoch is found in a pack by its place, so a pack with a gap would give another one's record.
+    An epoch is found in a pack by its location, so a pack with a gap would give another one's record.
     """
     raw = PackRecord(query_id=QUERY_ID, records=packed).to_dict()
 

@@ -270,7 +270,7 @@ def test_what_is_damaged_stays_and_holds_nothing_up(ended, caplog):
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "token": -1}', '{"version": 9, "token": 1}'])
 def test_a_damaged_note_of_how_far_it_has_come_costs_no_start(ended, caplog, text):
-    """It is said at each start, with its place, and nothing is removed."""
+    """It is said at each start, with its location, and nothing is removed."""
     ended.runs(KEEP_LEASES + 2)
     (ended.job.root / "retired.json").write_text(text)
     retire_old(ended.directory, ended.token)

@@ -20,7 +20,7 @@ from airflow_provider.runtime.failures.classify import classify
 
 FULL = Explanation(
     what="there is no column `usr`",
-    place="sessions.py:42",
+    location="sessions.py:42",
     query="sessions",
     batch=3,
     source="clicks",
@@ -56,8 +56,8 @@ def test_a_screen_says_what_where_why_and_what_to_do():
 
 
 def test_a_source_is_named_once():
-    """What begins with the source does not say it again as the place."""
-    about = Explanation(what="source 'a' (csv) cannot be read", place="jobs.py:2", source="a")
+    """What begins with the source does not say it again as the location."""
+    about = Explanation(what="source 'a' (csv) cannot be read", location="jobs.py:2", source="a")
 
     assert "jobs.py:2: source 'a' (csv) cannot be read" == about.line
     assert "jobs.py:2: source 'a': gone" == dataclasses.replace(about, what="source 'a': gone").line
@@ -67,7 +67,7 @@ def test_a_source_is_named_once():
 def test_a_screen_is_a_dozen_short_lines_whatever_it_has_to_say():
     """A plan of a thousand lines is cut where nobody reads on; its file has the rest."""
     long = "+- Project [usr]\n" * 1000
-    screen = Explanation(what=long, place=long, why=long, remedy=long).screen(4, "no", "/x")
+    screen = Explanation(what=long, location=long, why=long, remedy=long).screen(4, "no", "/x")
 
     assert len(screen) == 12
     assert all(len(line) <= WIDEST for line in screen)
@@ -92,7 +92,7 @@ def test_an_error_of_a_record_has_the_same_parts():
         "h",
         batch=0,
         root_cause="a.b.Wrapped: KeyError: 'b'",
-        place="job.py:3",
+        location="job.py:3",
     )
 
     assert "NON_RECOVERABLE: job.py:3, query 'daily', batch 0: KeyError: 'b'" == failure.describe()
@@ -122,7 +122,7 @@ def test_a_mistake_keeps_its_line_and_its_source():
     assert "job.py:3: the thing; correct it" == str(error)
     assert ("the thing; correct it", "job.py:3") == (
         classify(error).reason,
-        classify(error).place,
+        classify(error).location,
     )
 
 

@@ -1,4 +1,4 @@
-"""Places to die at: silent unless armed, and each of them listed."""
+"""Locations to die at: silent unless armed, and each of them listed."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
 )
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
-from airflow_provider.runtime.failures.causes import errors_in, place_in
+from airflow_provider.runtime.failures.causes import errors_in, location_in
 from airflow_provider.runtime.failures.classify import classify, fails_as
 from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS, decides_nothing
 from airflow_provider.runtime.failures.rule import Rule
@@ -536,7 +536,7 @@ def test_all_of_what_is_wrong_with_a_file_is_told():
 )
 def test_where_it_happened(text, host, executor):
     """The machine and the executor that a text blames; a lost fetch blames the one fetched from."""
-    assert (host, executor) == place_in(text)
+    assert (host, executor) == location_in(text)
 
 
 def test_frames_are_no_errors():
@@ -563,7 +563,7 @@ def test_a_permanent_failure_names_what_helps():
         "not known here"
         in classify(fails_as(NON_RECOVERABLE)(type("Odd", (Exception,), {}))()).remedy
     )
-    assert "stack trace" in classify(TypeError("no place")).describe()
+    assert "stack trace" in classify(TypeError("no location")).describe()
 
 
 def test_no_rule_is_hidden_behind_the_ones_before():

@@ -212,7 +212,7 @@ def test_every_file_is_fenced(sink, output):
 
 def test_a_staged_file_that_was_removed_is_named(sink, output):
     """
-    A file that is neither staged nor published is an error that names both places and the fix.
+    A file that is neither staged nor published is an error that names both locations and the fix.
     """
     committable = stage_by_hand(output, ["a", "b"])
     ((_, _), (staged, final)) = committable.data["files"]
@@ -366,9 +366,9 @@ def test_a_record_that_names_other_files_touches_none(sink, output, tmp_path, mo
     """A committable that names what the sink has not staged for the epoch is refused as a whole."""
     committable = stage_by_hand(output, ["a"])
     committable.data["files"].append(list(move))
-    for place in (tmp_path / FINAL, tmp_path / "victim", output / "theirs.json"):
-        place.parent.mkdir(exist_ok=True)
-        place.write_text("theirs")
+    for location in (tmp_path / FINAL, tmp_path / "victim", output / "theirs.json"):
+        location.parent.mkdir(exist_ok=True)
+        location.write_text("theirs")
     before = names(tmp_path)
     with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
         _act(sink, action, committable)
@@ -394,16 +394,16 @@ def test_nothing_is_reached_by_a_symbolic_link(sink, output, tmp_path, action, l
     committable = stage_by_hand(output, ["a"], partition="k=1/")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / FINAL).write_text("theirs")
-    places = {
+    locations = {
         "published": output / "k=1",
         "staged": staging_of(output) / "0-1" / "k=1",
         "staging": staging_of(output),
     }
-    place = places[link]
-    place.parent.mkdir(exist_ok=True)
-    if place.exists():
-        place.rename(tmp_path / "away")
-    place.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    location = locations[link]
+    location.parent.mkdir(exist_ok=True)
+    if location.exists():
+        location.rename(tmp_path / "away")
+    location.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     with pytest.raises((CorruptDocumentError, SinkError)):
         _act(sink, action, committable)
 
@@ -454,9 +454,9 @@ class Writing:
     def __getattr__(self, name):
         return lambda *_, **__: self
 
-    def save(self, place):
-        Path(place, "k=1").mkdir(parents=True)
-        pq.write_table(pa.table({"a": [1]}), Path(place, "k=1", "part-0.parquet"))
+    def save(self, location):
+        Path(location, "k=1").mkdir(parents=True)
+        pq.write_table(pa.table({"a": [1]}), Path(location, "k=1", "part-0.parquet"))
 
 
 def test_staged_files_are_flushed_before_they_are_recorded(tmp_path, flushed):

@@ -54,10 +54,10 @@ def url(tmp_path, clock) -> str:
 
 def tell(url, **changed) -> None:
     """Let a savepoint say something else of its query."""
-    place = LocalStorage(url)
-    manifest = json.loads(place.read("savepoint.json"))
+    location = LocalStorage(url)
+    manifest = json.loads(location.read("savepoint.json"))
     manifest["queries"]["q"].update(changed)
-    place.put("savepoint.json", json.dumps(manifest).encode())
+    location.put("savepoint.json", json.dumps(manifest).encode())
 
 
 def append_batch(root):
@@ -198,9 +198,9 @@ def test_what_cannot_be_repartitioned(directory, url, told, partitions, said):
 def test_state_without_keys_is_known_by_its_schema(directory, url):
     """Also where one partition was planned, which says nothing: Spark would lose its only row."""
     schema = b'v2\x00{"type":"struct","fields":[]}'
-    place = LocalStorage(url)
-    place.put("queries/q/state/0/0/_metadata/schema", schema)
-    files = json.loads(place.read("savepoint.json"))["queries"]["q"]["files"]
+    location = LocalStorage(url)
+    location.put("queries/q/state/0/0/_metadata/schema", schema)
+    files = json.loads(location.read("savepoint.json"))["queries"]["q"]["files"]
     tell(url, files=[*files, ["state/0/0/_metadata/schema", len(schema)]])
 
     with pytest.raises(ConfigError, match="has no keys, so it always has one"):

@@ -45,7 +45,7 @@ def test_a_new_java_is_accepted(tmp_path, major):
 
 @pytest.mark.parametrize("major", [8, 11])
 def test_an_old_java_is_refused(tmp_path, major):
-    """An older Java is refused with its version, its place and what to install."""
+    """An older Java is refused with its version, its location and what to install."""
     with pytest.raises(ConfigError) as raised:
         check_java(install(tmp_path, SAYS[major]))
 

@@ -314,7 +314,7 @@ def restored(root: Path) -> EpochBench:
 
 
 @directory
-def restored_in_place(root: Path) -> Iterator[None]:
+def restored_in_location(root: Path) -> Iterator[None]:
     restored(root)
     yield
 
@@ -448,11 +448,11 @@ def test_the_page_says_what_is_unfinished(tmp_path, name):
 
 
 def test_the_page_has_a_row_for_every_document():
-    """Each class that has a place says how it is written, in its own body."""
-    placed = [kind for kind in schemas.documents() if kind.PLACES]
+    """Each class that has a location says how it is written, in its own body."""
+    placed = [kind for kind in schemas.documents() if kind.LOCATIONS]
 
     assert [] == [kind.__name__ for kind in placed if "WRITTEN" not in vars(kind)]
-    assert sum(len(kind.PLACES) for kind in placed) == len(patterns())
+    assert sum(len(kind.LOCATIONS) for kind in placed) == len(patterns())
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Documents of a job directory: their places, and those that never change."""
+"""Documents of a job directory: their locations, and those that never change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def files_of(job: JobDirectoryBuilder) -> list[str]:
 
 
 def test_documents_lie_where_the_design_says(job):
-    """Every document has its place, on which other tools and people depend."""
+    """Every document has its location, on which other tools and people depend."""
     job.begin().request_run("r1")
     run = job.directory.run("r1")
     run.put_attempt(an_attempt(1))
@@ -284,10 +284,10 @@ def test_the_first_answer_stands(storage, clock):
     )
 
 
-@pytest.mark.parametrize("places", [{"r1": "r1"}, {"r1": "r2", "r2": "r1"}], ids=str)
-def test_runs_that_take_each_others_place_are_damage(job, places):
+@pytest.mark.parametrize("locations", [{"r1": "r1"}, {"r1": "r2", "r2": "r1"}], ids=str)
+def test_runs_that_take_each_others_location_are_damage(job, locations):
     """Whoever asks which run stands for a task now does not turn in a circle for ever."""
-    for run_id, other in places.items():
+    for run_id, other in locations.items():
         RunOwnerRecord(
             dag_id="d",
             dag_run_id="x",
@@ -297,5 +297,5 @@ def test_runs_that_take_each_others_place_are_damage(job, places):
             next_run_id=other,
         ).put(job.directory.run(run_id).storage, RunOwnerRecord.NAME)
 
-    with pytest.raises(CorruptDocumentError, match="takes the place of itself"):
+    with pytest.raises(CorruptDocumentError, match="takes its own place"):
         current_run(job.directory.url, "r1")

@@ -49,7 +49,7 @@ from tests.present import present
 from tests.unit.support import take_lease
 
 SUBMISSION = dataclasses.replace(a_submission(), launcher="livy", is_remote=True)
-HANDLE = Handle(driver_id="d1", launcher="livy", id="12", place={"server": "livy here"})
+HANDLE = Handle(driver_id="d1", launcher="livy", id="12", location={"server": "livy here"})
 NOTHING = RunSnapshot("r1", submission=SUBMISSION, handle=HANDLE)
 QUEUED, RUNNING = LaunchStatus(LaunchState.QUEUED), LaunchStatus(LaunchState.RUNNING)
 BROKEN = {"failure_class": "DATA_MISSING", "query": "q", "condition": "C", "reason": "no file"}
@@ -429,11 +429,11 @@ def test_a_package_replaces_only_what_it_has_made(tmp_path, capsys, name: str) -
     assert 2 == len(list(tmp_path.iterdir()))
 
 
-@pytest.mark.parametrize("place", ["runtime.tar", "nowhere/runtime.zip"])
-def test_a_package_needs_a_place(tmp_path, place: str) -> None:
+@pytest.mark.parametrize("location", ["runtime.tar", "nowhere/runtime.zip"])
+def test_a_package_needs_a_location(tmp_path, location: str) -> None:
     """Another ending, or a folder that is not there, is refused before anything is written."""
     with pytest.raises(ConfigError, match="name a file that ends with .zip"):
-        write_package(tmp_path / place, replaces=False)
+        write_package(tmp_path / location, replaces=False)
     assert [] == list(tmp_path.iterdir())
 
 

@@ -465,9 +465,9 @@ def test_an_answer_to_a_seal_that_got_lost(storage, clock, take, monkeypatch, is
     lease = take()
     put = type(storage).put_if_absent
 
-    def lost(place, path, data):
+    def lost(location, path, data):
         if is_done:
-            put(place, path, data)
+            put(location, path, data)
         raise OSError(5, "the answer got lost")
 
     monkeypatch.setattr(type(storage), "put_if_absent", lost)

@@ -170,14 +170,14 @@ def test_published_files_are_on_the_disk_with_their_folders(tmp_path, calls):
 
 def test_flushing_leaves_nothing_open(tmp_path, calls):
     """A driver flushes for months: no descriptor stays, also when a flush fails."""
-    place = tmp_path / "out"
-    place.mkdir()
-    (place / "part").write_bytes(b"row")
+    location = tmp_path / "out"
+    location.mkdir()
+    (location / "part").write_bytes(b"row")
     before = len(os.listdir("/proc/self/fd"))
 
-    flush(str(place), ["part"])
+    flush(str(location), ["part"])
     calls.failing["folder"] = calls.failing["file"] = AN_ERROR
-    for failing in (lambda: sync_folder(place), lambda: flush(str(place), ["part"])):
+    for failing in (lambda: sync_folder(location), lambda: flush(str(location), ["part"])):
         with pytest.raises(OSError, match="Input/output error"):
             failing()
 
@@ -221,8 +221,8 @@ class SparkFrame:
     def __getattr__(self, name: str):
         return self if name == "write" else lambda *_, **__: self
 
-    def save(self, place: str) -> None:
-        folder = Path(place, "day=1")
+    def save(self, location: str) -> None:
+        folder = Path(location, "day=1")
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"n": [1]}), folder / "part-00000.parquet")
 

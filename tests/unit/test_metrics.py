@@ -232,7 +232,7 @@ def put_report(job: JobDirectoryBuilder, batch: int = 7, seconds_ago: float = 2.
 
 
 def put_savepoint(job: JobDirectoryBuilder, name: str, taken: str) -> None:
-    place = job.storage.at(f"savepoints/{name}")
+    location = job.storage.at(f"savepoints/{name}")
     SavepointRecord(
         name=name,
         taken=taken,
@@ -242,7 +242,7 @@ def put_savepoint(job: JobDirectoryBuilder, name: str, taken: str) -> None:
         run_id="r1",
         source=job.storage.url,
         queries={},
-    ).put(place, MANIFEST)
+    ).put(location, MANIFEST)
 
 
 def reader_of(job: JobDirectoryBuilder, clock: FakeClock) -> tuple[StreamReader, Reads]:
@@ -444,7 +444,7 @@ def expressions(panel: Any) -> list[str]:
 
 
 def test_the_dashboard_asks_for_metrics_that_exist():
-    """Each query of it names one, and each metric has its place in it."""
+    """Each query of it names one, and each metric has its location in it."""
     dashboard = json.loads((ROOT / "docs" / "grafana" / "spark-stream.json").read_text())
     asked = expressions(dashboard)
     named = [set(re.findall(r"\bairflow_spark_stream_(\w+)", query)) for query in asked]

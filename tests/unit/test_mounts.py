@@ -55,7 +55,7 @@ a line that is none
     ],
 )
 def test_the_mount_of_a_path(path, expected):
-    """A path is on the mount that is nearest above it, and of two at one place on the later one."""
+    """A path is on the mount that is nearest above it, and of two at one location on the later one."""
     assert expected == find_mount(path, MOUNTINFO)
 
 
@@ -97,7 +97,7 @@ def test_what_follows_from_a_mount(kind, verdict):
 
 
 @pytest.mark.parametrize(
-    ("place", "kind", "address"),
+    ("location", "kind", "address"),
     [
         ("/mnt/a b", "fuse.s3fs", "s3://bucket/path"),
         ("/covered", "fuse.gcsfuse", "gs://bucket/path"),
@@ -106,17 +106,17 @@ def test_what_follows_from_a_mount(kind, verdict):
         ("/Volumes", "fuse", "s3://, gs:// or abfss://"),
     ],
 )
-def test_a_refusal_names_the_way_out(place, kind, address):
+def test_a_refusal_names_the_way_out(location, kind, address):
     """
     One line names the folder, the filesystem, the address to use, and what to set if all is well.
     """
-    mount = find_mount(f"{place}/job", MOUNTINFO)
+    mount = find_mount(f"{location}/job", MOUNTINFO)
     assert mount is not None
-    said = refusal(f"{place}/job", mount)
+    said = refusal(f"{location}/job", mount)
 
-    assert said.startswith(f"{place}/job: lies on {kind} (FUSE, mounted at {place})")
+    assert said.startswith(f"{location}/job: lies on {kind} (FUSE, mounted at {location})")
     assert address in said
-    assert said.endswith(f"set SPARK_STREAM_TRUSTED_MOUNTS={place}")
+    assert said.endswith(f"set SPARK_STREAM_TRUSTED_MOUNTS={location}")
     assert "\n" not in said
 
 
@@ -228,19 +228,19 @@ def user_space(tmp_path, monkeypatch) -> Iterator[UserSpace]:
 def test_a_real_mount_in_user_space_is_refused(user_space, monkeypatch):
     """
     A mount of the kernel's own kind for user space is refused before the kernel is asked to write
-    there; with its place in the variable it is used, and what it says of writing is passed on.
+    there; with its location in the variable it is used, and what it says of writing is passed on.
     """
-    place = user_space.place
-    storage = LocalStorage(str(place / "job"))
+    location = user_space.location
+    storage = LocalStorage(str(location / "job"))
 
     with pytest.raises(UnsupportedStorageError) as raised:
         storage.put_if_absent("leases/1.json", b"{}")
     assert str(raised.value).startswith(
-        f"{place}/job/leases: lies on fuse.s3fs (FUSE, mounted at {place})"
+        f"{location}/job/leases: lies on fuse.s3fs (FUSE, mounted at {location})"
     )
     assert [] == user_space.changes
 
-    monkeypatch.setenv("SPARK_STREAM_TRUSTED_MOUNTS", f"/elsewhere:{place}")
+    monkeypatch.setenv("SPARK_STREAM_TRUSTED_MOUNTS", f"/elsewhere:{location}")
     with pytest.raises(OSError, match="not implemented"):
         storage.put_if_absent("leases/1.json", b"{}")
     assert user_space.changes
@@ -250,7 +250,7 @@ def test_a_command_is_refused_there_before_spark_starts(user_space, capsys):
     """
     The job directory's filesystem is looked at with the request: exit code 2, one line, no write.
     """
-    job_dir = str(user_space.place / "job")
+    job_dir = str(user_space.location / "job")
 
     assert EXIT_USAGE == main(["run", job_dir, "--entry", f"{__file__}:refuse_links"])
 

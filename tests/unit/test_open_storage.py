@@ -14,7 +14,7 @@ from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, Unsupported
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.objects import MemoryStorage, ObjectStorage
 from airflow_provider.runtime.storage.open import (
-    check_place,
+    check_location,
     has_escapes,
     local_path_of,
     open_objects,
@@ -41,7 +41,7 @@ def test_a_local_folder_is_opened(tmp_path, url):
 def test_a_job_directory_on_two_lines_is_refused(tmp_path, name):
     """Its documents name it on one line."""
     with pytest.raises(ConfigError, match="has an address on one line; use another path"):
-        check_place(str(tmp_path / name))
+        check_location(str(tmp_path / name))
 
 
 def test_a_relative_path_becomes_absolute(tmp_path, monkeypatch):
@@ -310,7 +310,7 @@ def test_a_client_that_cannot_be_made_is_named(account, monkeypatch):
     ],
 )
 def test_the_address_for_spark(url, address):
-    """Spark knows the same places, some by another scheme."""
+    """Spark knows the same locations, some by another scheme."""
     assert address == spark_url(url)
 
 

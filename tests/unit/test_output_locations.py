@@ -1,4 +1,4 @@
-"""Output places: a folder of files has one writer, and none that reads it or keeps its job there."""
+"""Output locations: a folder of files has one writer, and none that reads it or keeps its job there."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def refusal(outputs: OutputLocations, query: str, *sinks: Any, reads: str | None
         ("memory://out/x", "memory://out/x/"),
     ],
 )
-def test_a_folder_has_one_place_whatever_its_spelling(path, other):
-    """Two spellings of a folder are one place, and its parent is another."""
+def test_a_folder_has_one_location_whatever_its_spelling(path, other):
+    """Two spellings of a folder are one location, and its parent is another."""
     assert location_key(path) == location_key(other)
     assert location_key(path) != location_key(path.rpartition("/")[0] + "/elsewhere")
 
 
 def test_links_and_relative_paths_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A symbolic link, also above the folder and before it exists, leads to the same place."""
+    """A symbolic link, also above the folder and before it exists, leads to the same location."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ def test_any_two_values_meet_in_a_part_of_the_product(sizes):
     No pair of the product is missing, and as soon as there are three dimensions, cases are left out.
     """
     product = list(itertools.product(*map(range, sizes)))
-    chosen = [product[place] for place in choose_pairwise(product)]
+    chosen = [product[location] for location in choose_pairwise(product)]
 
     assert pairs(product) == pairs(chosen)
     assert len(chosen) >= max(a * b for a, b in itertools.combinations(sizes, 2))
@@ -40,7 +40,7 @@ def test_a_product_may_have_gaps():
     Only what can meet has to: of cases that leave some out, each pair that is there is chosen.
     """
     cases = [case for case in itertools.product("abc", "xy", "12") if case[:2] != ("c", "y")]
-    chosen = [cases[place] for place in choose_pairwise(cases)]
+    chosen = [cases[location] for location in choose_pairwise(cases)]
 
     assert pairs(cases) == pairs(chosen)
     assert len(chosen) < len(cases)
@@ -62,6 +62,6 @@ def test_what_is_not_chosen_is_marked():
 
     assert product == [each.values for each in parameters]
     assert ["".join(case) for case in product] == [each.id for each in parameters]
-    whole = [place for place, each in enumerate(parameters) if each.marks]
+    whole = [location for location, each in enumerate(parameters) if each.marks]
     assert {"whole"} == {mark.name for each in parameters for mark in each.marks}
     assert list(range(8)) == sorted([*whole, *chosen])

@@ -34,13 +34,13 @@ def kafka(file_format="kafka", **options):
         (read("rate", None), read("rate", None), True),
     ],
 )
-def test_places_that_share_rows(one, other, overlap):
+def test_locations_that_share_rows(one, other, overlap):
     """Where reading begins and how fast it goes is not what is read."""
     assert overlap == one.overlaps(other) == other.overlaps(one)
     assert one == ReadLocation.from_dict(one.to_dict())
 
 
-def test_a_place_tells_no_secret():
+def test_a_location_tells_no_secret():
     """It is put down in savepoints, so options are compared by a digest."""
     told = kafka(**{"kafka.sasl.jaas.config": "password=hunter2"}).to_dict()
 

@@ -97,7 +97,7 @@ def test_records_that_agree_with_sparks_log(found, last_commit, settled):
 )
 def test_records_that_contradict_sparks_log(found, last_commit, said):
     """
-    A checkpoint that was rolled back, or that another program has used, is refused with its place.
+    A checkpoint that was rolled back, or that another program has used, is refused with its location.
     """
     with pytest.raises(CheckpointError, match=said):
         check_complete(found, last_commit, where="there", log="the log")

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 from airflow_provider.runtime.cli.run_command import stop_on_signals
 from airflow_provider.runtime.entry_point import load_before_spark
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError
-from airflow_provider.runtime.errors.explanation import FailureClass, place_of
+from airflow_provider.runtime.errors.explanation import FailureClass, location_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.queries import plan
 from airflow_provider.runtime.queries import query as queries
@@ -129,10 +129,10 @@ def test_a_file_is_named_from_where_python_imports_it(monkeypatch):
     """
     monkeypatch.setattr(sys, "path", ["/jobs", "/jobs/shared", "relative"])
 
-    assert "etl/load/__init__.py:4" == place_of("/jobs/etl/load/__init__.py", 4)
-    assert "sums.py:5" == place_of("/jobs/shared/sums.py", 5)
-    assert "main.py:6" == place_of("/jobs/main.py", 6)
-    assert "job.py:7" == place_of("/elsewhere/job.py", 7)
+    assert "etl/load/__init__.py:4" == location_of("/jobs/etl/load/__init__.py", 4)
+    assert "sums.py:5" == location_of("/jobs/shared/sums.py", 5)
+    assert "main.py:6" == location_of("/jobs/main.py", 6)
+    assert "job.py:7" == location_of("/elsewhere/job.py", 7)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
-from airflow_provider.runtime.jobdir.checkpoint_places import next_number, places
+from airflow_provider.runtime.jobdir.checkpoint_locations import locations, next_number
 from airflow_provider.runtime.jobdir.journal import draft
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints import restore_log as relocation
@@ -70,11 +70,11 @@ def test_the_first_batch_runs_again_without_state(job):
     assert not job.spark.logs.is_stateful()
 
 
-def test_a_query_that_was_never_started_gets_a_place(job):
+def test_a_query_that_was_never_started_gets_a_location(job):
     """The old driver may be about to start it."""
     job.lease()
     relocated(job, "new")
-    assert {"new": 1, "q": 1} == places(job.storage)
+    assert {"new": 1, "q": 1} == locations(job.storage)
 
 
 def test_behind_a_driver_that_has_ended_nothing_is_copied(job):
@@ -89,7 +89,7 @@ def test_behind_a_driver_that_has_ended_nothing_is_copied(job):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_driver_that_dies_while_it_relocates(job, step):
-    """The next one knows from its own lease that the old places are exposed, and relocates."""
+    """The next one knows from its own lease that the old locations are exposed, and relocates."""
     job.spark.run(0)
     job.lease()
 
@@ -99,14 +99,14 @@ def test_a_driver_that_dies_while_it_relocates(job, step):
 
     relocated(job)
 
-    assert (1 if step == "relocation.done" else 2) == places(job.storage)["q"]
+    assert (1 if step == "relocation.done" else 2) == locations(job.storage)["q"]
     assert 0 == job.spark.logs.position().last_commit
     Restores(JobDirectory(job.storage)).remove_left()
     assert [job.spark.root.name] == job.storage.list("queries/q")
 
 
 def test_an_overtaken_driver_does_not_relocate(job, monkeypatch):
-    """Its lease is gone when it has copied, so its record names no place."""
+    """Its lease is gone when it has copied, so its record names no location."""
     job.spark.run(0)
     job.lease()
 
@@ -118,7 +118,7 @@ def test_an_overtaken_driver_does_not_relocate(job, monkeypatch):
     monkeypatch.setattr(failpoints, "hit", overtaken)
     with pytest.raises(LeaseLostError):
         relocated(job)
-    assert {"q": 2} == places(job.storage)
+    assert {"q": 2} == locations(job.storage)
 
 
 @pytest.mark.parametrize("read", [next_number, draft])
@@ -139,7 +139,7 @@ def test_a_driver_that_is_overtaken_before_its_record_does_not_go_on(job, monkey
     monkeypatch.setattr(relocation, read.__name__, overtaken)
     with pytest.raises(LeaseLostError):
         relocated(job)
-    assert {"q": 1} == places(job.storage)
+    assert {"q": 1} == locations(job.storage)
 
 
 def test_a_batch_that_spark_removes_meanwhile_gives_way_to_a_newer_one(job, monkeypatch):
@@ -168,5 +168,5 @@ def test_a_checkpoint_that_lacks_files_is_named_and_nothing_changes(job):
     job.lease()
     with pytest.raises(MissingStateError, match="offsets/0"):
         relocated(job)
-    assert {} == places(job.storage)
+    assert {} == locations(job.storage)
     assert 1 == CheckpointLogs(job.storage.at("queries/q/checkpoint")).position().last_commit

@@ -129,7 +129,7 @@ def test_a_damaged_request_does_not_stop_later_ones(counted, clock, caplog):
     assert ["1.json", "2.json"] == counted.list("requests/d1")
 
 
-def test_a_link_in_the_place_of_a_drivers_requests_is_refused(tmp_path):
+def test_a_link_in_the_location_of_a_drivers_requests_is_refused(tmp_path):
     """In it each of endlessly many numbers would be that of a damaged request."""
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "d1").symlink_to("elsewhere")
@@ -220,7 +220,7 @@ def test_a_name_that_leads_elsewhere_is_refused(counted, clock, name):
 
 
 def test_what_is_no_request_of_the_driver_is_not_heard(counted, clock):
-    """A file of another name, and a request that names another place, are passed over."""
+    """A file of another name, and a request that names another location, are passed over."""
     request = put_request(counted, STOP, "d1", clock)
     counted.put("requests/d1/notes.txt", b"not a request")
     counted.put("requests/README", b"not a folder")

@@ -25,8 +25,8 @@ def spark(tmp_path):
     for batch in range(3):
         checkpoint.plan(batch, sources=THREE, watermark_ms=batch).commit(batch)
         checkpoint.storage.put(f"offsets/.{batch}.crc", b"crc")
-    for place in range(3):
-        checkpoint.storage.put(f"sources/{place}/0", b"v1")
+    for location in range(3):
+        checkpoint.storage.put(f"sources/{location}/0", b"v1")
     return checkpoint
 
 
@@ -62,7 +62,7 @@ def test_a_query_of_one_batch(tmp_path):
 
 
 def test_positions_that_cannot_be_changed(spark):
-    """Of a batch in flight, and in a log that does not go by places."""
+    """Of a batch in flight, and in a log that does not go by locations."""
     spark.plan(3)
     with pytest.raises(OpenBatchError, match="batch 3 is planned and not committed"):
         reset_positions(spark.storage, [0])

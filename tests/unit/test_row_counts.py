@@ -182,7 +182,7 @@ def test_a_batch_that_does_not_add_up_is_refused_with_its_query():
         check_row_counts(a_query(), totals_after(None, COUNTS, 6), WRITTEN, at="batch 3")
 
 
-def test_a_source_that_is_read_in_two_places_is_said_and_not_checked():
+def test_a_source_that_is_read_in_two_locations_is_said_and_not_checked():
     """Its scans count it twice, and its tap once."""
     counts = dataclasses.replace(COUNTS, read=24, sources={"orders": 24})
     query = a_query(sources=(a_source(), a_source()))
@@ -191,7 +191,7 @@ def test_a_source_that_is_read_in_two_places_is_said_and_not_checked():
     made = check_row_counts(query, totals_after(None, counts, 5), WRITTEN, at="batch 0")
 
     assert (
-        "source orders is read in 2 places, and its rejected records are counted at one of them",
+        "source orders is read in 2 locations, and its rejected records are counted at one of them",
     ) == made.uncounted
 
 

@@ -243,7 +243,7 @@ def test_the_same_ask_is_accepted():
     A first attempt, and a later one that asks the same of a program that lies elsewhere, pass.
     """
     check_same_spec(a_run(), None)
-    check_same_spec(a_run(entry="/new/place/job.py:daily", started="later"), a_run())
+    check_same_spec(a_run(entry="/new/location/job.py:daily", started="later"), a_run())
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_the_draining_run_itself_goes_on(job, ended):
 def test_a_job_that_was_drained_by_hand_is_not_read_on(job, committed):
     """
     A log that ends at the greatest watermark, of which no run has put down that it drains, is refused
-    with its place and the fixes: rows that are read behind it would be dropped as late.
+    with its location and the fixes: rows that are read behind it would be dropped as late.
     """
     job.request_run("r1").ran(0).suspended("r1")
     job.spark.plan(1, watermark_ms=MAX_WATERMARK_MS)

@@ -74,16 +74,16 @@ def at_failpoint(monkeypatch, name: str, act) -> None:
     monkeypatch.setattr(failpoints, "hit", hit)
 
 
-def overtake(place) -> None:
+def overtake(location) -> None:
     """Claim a folder that is claimed, as somebody who has taken its owner for dead."""
-    raw = json.loads(place.read("writer.1.json"))
-    place.put("writer.2.json", json.dumps({**raw, "token": 2, "nonce": "another"}).encode())
+    raw = json.loads(location.read("writer.1.json"))
+    location.put("writer.2.json", json.dumps({**raw, "token": 2, "nonce": "another"}).encode())
 
 
-def from_elsewhere(place, name: str) -> None:
+def from_elsewhere(location, name: str) -> None:
     """Let a document of this process say that another machine has put it."""
-    raw = json.loads(place.read(name))
-    place.put(name, json.dumps({**raw, "owner": ELSEWHERE.to_dict()}).encode())
+    raw = json.loads(location.read(name))
+    location.put(name, json.dumps({**raw, "owner": ELSEWHERE.to_dict()}).encode())
 
 
 # --- takers -------------------------------------------------------------------------------------
@@ -344,16 +344,16 @@ def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
 @pytest.mark.slow
 def test_a_savepoint_that_may_only_be_read_is_restored():
     """On a mount or an account without the right to write nothing is put, and nothing is missed."""
-    place = Path(tempfile.mkdtemp(prefix="read-only-"))  # pytest's own is root's alone
-    job = EpochBench(place / "job", FakeSink()).begun().published(2)
+    location = Path(tempfile.mkdtemp(prefix="read-only-"))  # pytest's own is root's alone
+    job = EpochBench(location / "job", FakeSink()).begun().published(2)
     saved = take(job)
-    with rights(place, ("job/savepoints/s1", 0o555)):
-        restore_job(str(place / "new"), saved.url, clock=job.clock)
+    with rights(location, ("job/savepoints/s1", 0o555)):
+        restore_job(str(location / "new"), saved.url, clock=job.clock)
 
         with pytest.raises(ConfigError, match="cannot be removed: Permission denied"):
             dispose(saved.url, clock=job.clock)
     assert [] == verify_savepoint(open_savepoint(saved.url))
-    shutil.rmtree(place)
+    shutil.rmtree(location)
 
 
 def test_where_there_is_no_savepoint_nothing_is_put(job, root):
@@ -386,12 +386,12 @@ def test_a_savepoint_that_was_taken_anew_is_not_removed_for_the_old_one(job, roo
 
 def test_a_claim_is_looked_for_by_its_name(job, root):
     """Neither one of the same number by somebody else, nor one that was overtaken, is held."""
-    place = root.at("s1")
-    mine = claim(place, "take", job.clock)
-    assert is_held(place, mine)
+    location = root.at("s1")
+    mine = claim(location, "take", job.clock)
+    assert is_held(location, mine)
 
-    overtake(place)
-    assert not is_held(place, mine)
-    place.delete("writer.2.json")
-    place.put("writer.1.json", place.read("writer.1.json").replace(mine.nonce.encode(), b"0"))
-    assert not is_held(place, mine)
+    overtake(location)
+    assert not is_held(location, mine)
+    location.delete("writer.2.json")
+    location.put("writer.1.json", location.read("writer.1.json").replace(mine.nonce.encode(), b"0"))
+    assert not is_held(location, mine)

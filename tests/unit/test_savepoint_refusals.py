@@ -41,9 +41,9 @@ def test_what_cannot_be_taken(root, capsys, case):
     """
     Exit code 2, one line that says what, where and what to do; job and target are as they were.
     """
-    place = str(root / case.source.lstrip("/"))
-    what = ["--checkpoint", place, "--to", str(root / "s1")]
-    what = what if case.source.startswith("/") else [place, "--name", "s1"]
+    location = str(root / case.source.lstrip("/"))
+    what = ["--checkpoint", location, "--to", str(root / "s1")]
+    what = what if case.source.startswith("/") else [location, "--name", "s1"]
     assert_refused(root, case, capsys, "take", *what, "--aligned-timeout", "0")
 
 

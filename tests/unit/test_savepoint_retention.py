@@ -318,21 +318,21 @@ def test_strange_things_beside_savepoints_are_passed_over(tmp_path, capsys):
 
 def test_folders_that_cannot_be_read_are_passed_over(capsys):
     """They are nobody's business here, whoever they belong to."""
-    place = Path(tempfile.mkdtemp(prefix="unreadable-"))  # pytest's own is root's alone
-    backup = LocalStorage(str(place / "backup"))
-    job = a_job(place / "job")
+    location = Path(tempfile.mkdtemp(prefix="unreadable-"))  # pytest's own is root's alone
+    backup = LocalStorage(str(location / "backup"))
+    job = a_job(location / "job")
     for number in range(2):
         another_batch(job)
         take(job, backup, f"s{number}")
-    (place / "backup/locked").mkdir()
+    (location / "backup/locked").mkdir()
 
-    with rights(place, ("backup/locked", 0o000)):
+    with rights(location, ("backup/locked", 0o000)):
         assert EXIT_OK == main.main(["savepoint", "list", backup.url])
         assert ["s0"] == retain(backup.url, Retention(keep=1))
 
     assert "locked" not in capsys.readouterr().out
     assert ["locked", "s1"] == backup.list("")
-    shutil.rmtree(place)
+    shutil.rmtree(location)
 
 
 def test_a_damaged_savepoint_hides_no_other(tmp_path, backup, capsys):

@@ -21,7 +21,7 @@ SECRET = b"PRIVATE KEY"
 
 
 @pytest.fixture
-def place(tmp_path) -> Path:
+def location(tmp_path) -> Path:
     """Return a folder with a savepoint, another job's checkpoint, and a secret."""
     job = EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
     source = job_source(job.storage.url, job.clock)
@@ -35,96 +35,96 @@ def place(tmp_path) -> Path:
     return tmp_path
 
 
-def change(place: Path, **changed: object) -> None:
+def change(location: Path, **changed: object) -> None:
     """Change what the savepoint says of its query."""
-    manifest = place / "sp/s1/savepoint.json"
+    manifest = location / "sp/s1/savepoint.json"
     record = json.loads(manifest.read_text())
     record["queries"]["q"].update(changed)
     manifest.write_text(json.dumps(record))
 
 
-def files(place: Path) -> list[list[object]]:
-    return json.loads((place / "sp/s1/savepoint.json").read_text())["queries"]["q"]["files"]
+def files(location: Path) -> list[list[object]]:
+    return json.loads((location / "sp/s1/savepoint.json").read_text())["queries"]["q"]["files"]
 
 
-def rename(place: Path, name: str) -> None:
+def rename(location: Path, name: str) -> None:
     """Let the query be called otherwise, and let its files lie where that leads."""
-    manifest = place / "sp/s1/savepoint.json"
+    manifest = location / "sp/s1/savepoint.json"
     record = json.loads(manifest.read_text())
     record["queries"][name] = record["queries"]["q"]
     manifest.write_text(json.dumps(record))
-    shutil.copytree(place / "sp/s1/queries/q", place / "sp/victim", dirs_exist_ok=True)
+    shutil.copytree(location / "sp/s1/queries/q", location / "sp/victim", dirs_exist_ok=True)
 
 
-def assert_refused(place: Path, capsys, *said: str) -> None:
+def assert_refused(location: Path, capsys, *said: str) -> None:
     """Every command refuses it in one line that names it; nothing is written or removed."""
-    new = place / "new"
-    before = {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    new = location / "new"
+    before = {str(path): path.read_bytes() for path in location.rglob("*") if path.is_file()}
     for command in (
-        ["savepoint", "fork", str(place / "sp/s1"), str(new)],
-        ["savepoint", "restore", str(place / "sp/s1"), str(new)],
+        ["savepoint", "fork", str(location / "sp/s1"), str(new)],
+        ["savepoint", "restore", str(location / "sp/s1"), str(new)],
     ):
         assert EXIT_USAGE == main.main(command)
         error = capsys.readouterr().err.strip()
         assert (1, []) == (len(error.splitlines()), [word for word in said if word not in error])
-    now = {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    now = {str(path): path.read_bytes() for path in location.rglob("*") if path.is_file()}
     assert before == now
     assert not new.exists()
-    assert 1 == (place / "sp/others/queries/q/key").stat().st_nlink
+    assert 1 == (location / "sp/others/queries/q/key").stat().st_nlink
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "a/b", "/etc", ".hidden", "a\nb"])
-def test_a_query_of_a_name_that_is_none(place, capsys, name):
+def test_a_query_of_a_name_that_is_none(location, capsys, name):
     """It would be a folder of the new job: it cannot lead elsewhere."""
-    rename(place, name)
+    rename(location, name)
 
-    assert_refused(place, capsys, "s1/savepoint.json")
-    assert b"precious" == (place / "victim/checkpoint/offsets/0").read_bytes()
+    assert_refused(location, capsys, "s1/savepoint.json")
+    assert b"precious" == (location / "victim/checkpoint/offsets/0").read_bytes()
 
 
 @pytest.mark.parametrize("holder", ["../others", "..", ".", "", "a/b", "/etc"])
-def test_a_holder_that_is_not_beside(place, capsys, holder):
+def test_a_holder_that_is_not_beside(location, capsys, holder):
     """Files of another savepoint are named by its folder, not by a way."""
-    change(place, files=[*files(place), ["key", len(SECRET), None, holder]])
+    change(location, files=[*files(location), ["key", len(SECRET), None, holder]])
 
-    assert_refused(place, capsys, "s1/savepoint.json")
+    assert_refused(location, capsys, "s1/savepoint.json")
 
 
 @pytest.mark.parametrize("path", ["../../../key", "/etc/passwd", "", "a//b", "./a"])
 @pytest.mark.parametrize("member", ["files", "addressed"])
-def test_a_path_that_leads_out(place, capsys, member, path):
+def test_a_path_that_leads_out(location, capsys, member, path):
     """Neither what is copied nor what is rewritten lies outside."""
     if member == "files":
-        change(place, files=[*files(place), [path, len(SECRET)]])
+        change(location, files=[*files(location), [path, len(SECRET)]])
     else:
-        change(place, addressed=[path])
+        change(location, addressed=[path])
 
-    assert_refused(place, capsys, "s1/savepoint.json")
+    assert_refused(location, capsys, "s1/savepoint.json")
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "query", "queries"])
-def test_a_symbolic_link_in_a_savepoint(place, capsys, what):
+def test_a_symbolic_link_in_a_savepoint(location, capsys, what):
     """What it leads to is not the savepoint's, also when its size is right."""
-    root = place / "sp/s1/queries"
+    root = location / "sp/s1/queries"
     if what == "file":
-        (root / "q/key").symlink_to(place / "sp/others/queries/q/key")
-        change(place, files=[*files(place), ["key", len(SECRET)]])
+        (root / "q/key").symlink_to(location / "sp/others/queries/q/key")
+        change(location, files=[*files(location), ["key", len(SECRET)]])
     elif what == "folder":
-        (root / "q/others").symlink_to(place / "sp/others/queries/q")
-        change(place, files=[*files(place), ["others/key", len(SECRET)]])
+        (root / "q/others").symlink_to(location / "sp/others/queries/q")
+        change(location, files=[*files(location), ["others/key", len(SECRET)]])
     elif what == "query":
-        shutil.move(root / "q", place / "sp/elsewhere")
-        (root / "q").symlink_to(place / "sp/elsewhere")
+        shutil.move(root / "q", location / "sp/elsewhere")
+        (root / "q").symlink_to(location / "sp/elsewhere")
     else:
-        shutil.move(root, place / "sp/elsewhere")
-        root.symlink_to(place / "sp/elsewhere")
+        shutil.move(root, location / "sp/elsewhere")
+        root.symlink_to(location / "sp/elsewhere")
 
-    assert_refused(place, capsys, "sp/s1")
+    assert_refused(location, capsys, "sp/s1")
 
 
-def test_a_pipe_in_a_savepoint(place, capsys):
+def test_a_pipe_in_a_savepoint(location, capsys):
     """Nobody waits for what may come out of it."""
-    os.mkfifo(place / "sp/s1/queries/q/pipe")
-    change(place, files=[*files(place), ["pipe", 0]])
+    os.mkfifo(location / "sp/s1/queries/q/pipe")
+    change(location, files=[*files(location), ["pipe", 0]])
 
-    assert_refused(place, capsys, "q/pipe: is missing")
+    assert_refused(location, capsys, "q/pipe: is missing")

@@ -114,8 +114,8 @@ def test_what_the_log_does_not_tell_is_not_compared(checkpoint):
         (r"/in/\[x]*", True, r"/in/\[x]*"),
     ],
 )
-def test_a_path_is_a_pattern_or_names_one_place(path, pattern, name):
-    """A pattern of escapes alone names a place; escaping that place gives such a pattern."""
+def test_a_path_is_a_pattern_or_names_one_location(path, pattern, name):
+    """A pattern of escapes alone names a location; escaping that location gives such a pattern."""
     assert (pattern, name) == (is_pattern(path), named_by(path))
     assert name == named_by(escaped(name)) or name == path
 

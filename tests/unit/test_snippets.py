@@ -40,26 +40,26 @@ COMMANDS = next(
 
 
 def of(language: str) -> list[Any]:
-    """Return the blocks of a language as parameters that are named by their places."""
-    return [pytest.param(each, id=each.place) for each in blocks() if each.language == language]
+    """Return the blocks of a language as parameters that are named by their locations."""
+    return [pytest.param(each, id=each.location) for each in blocks() if each.language == language]
 
 
 def test_each_block_says_its_language_and_why_it_is_not_run() -> None:
     """A block has one of a few languages; only Python is not run, and then for a reason."""
-    assert [] == [each.place for each in blocks() if each.language not in LANGUAGES]
+    assert [] == [each.location for each in blocks() if each.language not in LANGUAGES]
     marked = [each for each in blocks() if each.mark.startswith(NO_RUN)]
-    assert [] == [each.place for each in marked if not each.why_not_run]
+    assert [] == [each.location for each in marked if not each.why_not_run]
     assert {"python"} >= {each.language for each in marked}
 
 
 @pytest.mark.parametrize("block", of("python"))
 def test_python_is_compiled(block: Block) -> None:
     """Python is Python, also where nobody can run it."""
-    compile(block.text, block.place, "exec")
+    compile(block.text, block.location, "exec")
 
 
 @pytest.mark.parametrize(
-    "block", [pytest.param(each, id=each.place) for each in python_of("python")]
+    "block", [pytest.param(each, id=each.location) for each in python_of("python")]
 )
 def test_python_that_needs_nothing_is_executed(block: Block, tmp_path: Path) -> None:
     """A piece that needs neither Spark nor Airflow imports what it uses, and runs."""
@@ -99,14 +99,14 @@ def test_a_configuration_is_one(block: Block) -> None:
 WITH_COMMANDS = [each for each in blocks() if list(commands_in(each.text))]
 
 
-@pytest.mark.parametrize("block", [pytest.param(each, id=each.place) for each in WITH_COMMANDS])
+@pytest.mark.parametrize("block", [pytest.param(each, id=each.location) for each in WITH_COMMANDS])
 def test_a_command_is_understood(block: Block) -> None:
     """Our own parser takes each command of a block, with all its options."""
     for command in commands_in(block.text):
         if command.is_whole and command.words[0] != OF_AIRFLOW:
             PARSER.parse_args(split_arguments(command.words)[0])
         else:
-            check_known(command, block.place)
+            check_known(command, block.location)
 
 
 @pytest.mark.parametrize(
@@ -122,15 +122,15 @@ def test_prose_names_no_unknown_command_or_option(page: Path) -> None:
         check_known(command, page.name)
 
 
-def check_known(command: Command, place: str) -> None:
+def check_known(command: Command, location: str) -> None:
     """Look at the command and the options that somebody names, for there may be more."""
     name, *others = command.words
     if name == OF_AIRFLOW:
         return
-    assert name in COMMANDS, f"{place} names spark-stream {name}"
+    assert name in COMMANDS, f"{location} names spark-stream {name}"
     known = options_of(COMMANDS[name])
     options = [word.partition("=")[0] for word in others if word.startswith("--")]
-    assert [] == [each for each in options if each not in known], f"{place}: {command.words}"
+    assert [] == [each for each in options if each not in known], f"{location}: {command.words}"
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

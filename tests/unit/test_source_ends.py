@@ -218,9 +218,9 @@ def test_another_position_is_refused():
 # --- planned batches ------------------------------------------------------------------------------
 
 
-def of_files(*known: str, place: int = 0, log: str = "0", **how: Any) -> SourceEnd:
+def of_files(*known: str, location: int = 0, log: str = "0", **how: Any) -> SourceEnd:
     found = [(f"file:///in/{name}", 1000 + index) for index, name in enumerate(known)]
-    return SourceEnd("files", place, log=log, files=by_folder(found), **how)
+    return SourceEnd("files", location, log=log, files=by_folder(found), **how)
 
 
 def planned(checkpoint: Checkpoint, *ends: SourceEnd) -> PlannedEnds:
@@ -348,7 +348,7 @@ def test_replacing_that_dies_goes_on(checkpoint, monkeypatch):
     """
     checkpoint.log("0", entries(("a", 0), ("new", 0))).log("0", entries(("x", 0)), folder=1)
     checkpoint.plan(0, sources=[at(0), at(0), "9"])
-    whole = [of_files("a"), of_files("b", place=1, log="1"), SourceEnd("rate", 2, offset="4")]
+    whole = [of_files("a"), of_files("b", location=1, log="1"), SourceEnd("rate", 2, offset="4")]
     hits: list[str] = []
 
     def die(name: str) -> None:

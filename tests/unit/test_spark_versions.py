@@ -327,10 +327,10 @@ def test_the_condition_of_an_error_has_two_names(method):
 def test_the_arrow_schema_is_asked_for_as_the_pyspark_wants_it(monkeypatch):
     """PySpark 4.2 asks which time zone, before that it is UTC and there is no such argument."""
     asked: list[Any] = []
-    place = "pyspark.sql.pandas.types.to_arrow_schema"
-    monkeypatch.setattr(place, asked.append)
+    location = "pyspark.sql.pandas.types.to_arrow_schema"
+    monkeypatch.setattr(location, asked.append)
     arrow_schema("before")
-    monkeypatch.setattr(place, lambda schema, *, timezone: asked.append((schema, timezone)))
+    monkeypatch.setattr(location, lambda schema, *, timezone: asked.append((schema, timezone)))
     arrow_schema("now")
 
     assert ["before", ("now", "UTC")] == asked

@@ -84,8 +84,8 @@ def job(tmp_path: Path) -> JobDirectoryBuilder:
 
 
 def save(job: JobDirectoryBuilder, name: str, *, taken: str = "2026-01-01T00:00:00.000Z") -> None:
-    place = job.storage.at(f"savepoints/{name}")
-    place.put("queries/q/metadata", b"{}")
+    location = job.storage.at(f"savepoints/{name}")
+    location.put("queries/q/metadata", b"{}")
     query = QuerySavepoint(
         query_id="id",
         batch=3,
@@ -106,7 +106,7 @@ def save(job: JobDirectoryBuilder, name: str, *, taken: str = "2026-01-01T00:00:
         run_id="r1",
         source=str(job.root),
         queries={"q": query},
-    ).put(place, MANIFEST)
+    ).put(location, MANIFEST)
 
 
 def end(job: JobDirectoryBuilder, number: int, outcome: str = "FINISHED") -> None:

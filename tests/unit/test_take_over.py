@@ -120,9 +120,9 @@ def test_without_a_committed_batch_a_query_begins_from_its_beginning(
 ):
     """Nor without a checkpoint."""
     CheckpointBuilder(tmp_path / "begun").begin().plan(0)
-    place = str(tmp_path / takes_over) if takes_over is not None else None
+    location = str(tmp_path / takes_over) if takes_over is not None else None
 
-    assert {} == checkpoints_to_take_over(directory, [Query("out", place)])  # type: ignore[list-item]
+    assert {} == checkpoints_to_take_over(directory, [Query("out", location)])  # type: ignore[list-item]
 
 
 def test_a_batch_that_plain_spark_may_have_written_is_refused(directory, plain, tmp_path):
@@ -217,7 +217,7 @@ def test_a_job_that_follows_the_one_of_the_claim_takes_over(directory, plain, tm
     restore(other, query)
 
 
-def test_a_place_that_cannot_be_written_is_taken_over_without_a_claim(
+def test_a_location_that_cannot_be_written_is_taken_over_without_a_claim(
     directory, plain, monkeypatch, caplog
 ):
     """The log says that nothing keeps another job from it."""

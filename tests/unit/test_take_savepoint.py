@@ -476,11 +476,11 @@ def test_what_cannot_be_restored(job, tmp_path):
     """
     new = tmp_path / "new"
     good, cut, holey = take(job), take(job, "cut"), take(job, "holey")
-    place = tmp_path / "job/savepoints"
-    (place / "holey/queries/q/commits/1").unlink()
-    shutil.copy(place / "cut/queries/q/offsets/1", tmp_path / "offsets")
-    (place / "cut/queries/q/offsets/1").unlink()
-    (place / "cut/queries/q/offsets/1").write_bytes((tmp_path / "offsets").read_bytes()[:9])
+    location = tmp_path / "job/savepoints"
+    (location / "holey/queries/q/commits/1").unlink()
+    shutil.copy(location / "cut/queries/q/offsets/1", tmp_path / "offsets")
+    (location / "cut/queries/q/offsets/1").unlink()
+    (location / "cut/queries/q/offsets/1").write_bytes((tmp_path / "offsets").read_bytes()[:9])
     job.spark.plan(2, watermark_ms=MAX_WATERMARK_MS).commit(2)
     drained = take_savepoint(
         checkpoint_source(str(job.spark.root)), str(tmp_path / "drained"), clock=job.clock
@@ -490,7 +490,7 @@ def test_what_cannot_be_restored(job, tmp_path):
     )
 
     for url, target, error, said in [
-        (f"{place}/nowhere", new, UnknownJobError, "no savepoint there"),
+        (f"{location}/nowhere", new, UnknownJobError, "no savepoint there"),
         (drained.url, new, JobDrainedError, "drained when this savepoint was taken"),
         (holey.url, new, CheckpointError, "commits/1: is missing"),
         (cut.url, new, CheckpointError, "offsets/1: has 9 bytes instead of"),

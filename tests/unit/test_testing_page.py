@@ -10,7 +10,7 @@ def test_the_page_shows_the_test_that_is_run():
     shown = [
         block.text
         for block in blocks()
-        if block.place.startswith("docs/testing-jobs.md:")
+        if block.location.startswith("docs/testing-jobs.md:")
         and block.language == "python"
         and not block.why_not_run
     ]
@@ -30,9 +30,11 @@ def test_the_page_of_extensions_shows_the_package_that_tests_install():
     shown = [
         block
         for block in blocks()
-        if block.place.startswith("docs/extensions.md:") and block.language == "python"
+        if block.location.startswith("docs/extensions.md:") and block.language == "python"
     ]
     examples = [block for block in shown if "class Dashboards" not in block.text]
 
     assert len(shown) - 1 == len(examples) == 5
-    assert [] == [each.place for each in examples if not any(each.text in text for text in texts)]
+    assert [] == [
+        each.location for each in examples if not any(each.text in text for text in texts)
+    ]

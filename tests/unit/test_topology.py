@@ -70,7 +70,7 @@ SOME = "the stateful operators 0 stateStoreSave, 1 symmetricHashJoin"
     ],
 )
 def test_differences_are_named_with_both_sides(expected, found, said):
-    """A source or operator more, less, or in another place; what is not known is not judged."""
+    """A source or operator more, less, or in another location; what is not known is not judged."""
     assert said == mismatches(expected, found)
 
 
@@ -122,7 +122,7 @@ def test_an_operator_over_a_table_alone_ends_with_the_drain(drained, mark):
 
 def test_providers_have_short_names():
     """Those that savepoints know, wherever Spark keeps their classes; others keep theirs."""
-    place = "org.apache.spark.sql.execution.streaming.state"
-    assert "rocksdb" == provider_name(f"{place}.RocksDBStateStoreProvider")
-    assert "hdfs" == provider_name(f"{place}.HDFSBackedStateStoreProvider")
+    location = "org.apache.spark.sql.execution.streaming.state"
+    assert "rocksdb" == provider_name(f"{location}.RocksDBStateStoreProvider")
+    assert "hdfs" == provider_name(f"{location}.HDFSBackedStateStoreProvider")
     assert "com.acme.OurStore" == provider_name("com.acme.OurStore")

@@ -262,19 +262,19 @@ def test_upgrades_that_lead_back_are_an_error(tmp_path, ring):
     """
     Accepted upgrades that name each other end the search with one error, which names a document.
     """
-    places = [tmp_path / name for name in ring]
-    for place, to in zip(places, [*places[1:], places[0]], strict=True):
-        place.mkdir()
+    locations = [tmp_path / name for name in ring]
+    for location, to in zip(locations, [*locations[1:], locations[0]], strict=True):
+        location.mkdir()
         accepted = dataclasses.replace(BEGUN, to=str(to), step=UpgradeStep.ACCEPTED)
-        put_upgrade(JobDirectory(LocalStorage(place)), accepted)
+        put_upgrade(JobDirectory(LocalStorage(location)), accepted)
 
     with pytest.raises(CorruptDocumentError, match="leads back") as raised:
-        active_version(Version(str(places[0]), "jobs.py:daily", "r1"))
+        active_version(Version(str(locations[0]), "jobs.py:daily", "r1"))
 
-    assert f"{places[-1]}/upgrades/1.json" in str(raised.value)
-    assert str(places[-1]) == (
+    assert f"{locations[-1]}/upgrades/1.json" in str(raised.value)
+    assert str(locations[-1]) == (
         active_version(
-            Version(str(places[0]), "jobs.py:daily", "r1"), before=str(places[0])
+            Version(str(locations[0]), "jobs.py:daily", "r1"), before=str(locations[0])
         ).job_dir
     )
 

@@ -62,7 +62,7 @@ TERMS = (
 )
 
 
-def place_of(path: Path, line: int) -> str:
+def location_of(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
@@ -99,7 +99,7 @@ def rows_of(page: str) -> list[list[str]]:
 def test_a_module_says_first_what_it_is():
     """A module's docstring begins with a noun or an imperative, tests included."""
     offenders = [
-        f"{place_of(path, 1)}: {docstring.splitlines()[0]}"
+        f"{location_of(path, 1)}: {docstring.splitlines()[0]}"
         for path in (*MODULES, *TESTS)
         if (docstring := module_docstring(path.read_text(encoding="utf-8")))
         and QUESTIONS.fullmatch(first_word(docstring))
@@ -111,7 +111,7 @@ def test_a_module_says_first_what_it_is():
 def test_a_module_of_the_package_has_a_docstring():
     """One that says something: a sentence, not a word."""
     offenders = [
-        place_of(path, 1)
+        location_of(path, 1)
         for path in MODULES
         if len(module_docstring(path.read_text(encoding="utf-8")).split()) < 3
     ]

@@ -28,25 +28,25 @@ class UserSpace:
     """A mount of that kind.
 
     Args:
-        place: where it is mounted; it is made.
+        location: where it is mounted; it is made.
         kind: its type, such as ``fuse.s3fs``.
 
     Attributes:
-        place: where it is mounted.
+        location: where it is mounted.
         changes: the opcodes that were asked and that would have changed something.
     """
 
-    def __init__(self, place: Path, kind: str) -> None:
+    def __init__(self, location: Path, kind: str) -> None:
         self.changes: list[int] = []
-        place.mkdir()
-        self.place = place
+        location.mkdir()
+        self.location = location
         self._libc = ctypes.CDLL(None, use_errno=True)
         try:
             self._device = os.open("/dev/fuse", os.O_RDWR)
         except OSError as error:
             raise NoMountError(str(error)) from error
         options = f"fd={self._device},rootmode=40755,user_id={os.getuid()},group_id={os.getgid()}"
-        if self._libc.mount(b"bucket", os.fsencode(place), kind.encode(), 0, options.encode()):
+        if self._libc.mount(b"bucket", os.fsencode(location), kind.encode(), 0, options.encode()):
             os.close(self._device)
             raise NoMountError(os.strerror(ctypes.get_errno()))
         self._thread = threading.Thread(target=self._serve, name="user space", daemon=True)
@@ -54,7 +54,7 @@ class UserSpace:
 
     def close(self) -> None:
         """Unmount it."""
-        self._libc.umount2(os.fsencode(self.place), _DETACH)
+        self._libc.umount2(os.fsencode(self.location), _DETACH)
         self._thread.join(10)
         os.close(self._device)
 

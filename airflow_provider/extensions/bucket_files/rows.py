@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.bucket_files.upload import FileFormat
 
 _PARQUET_OPTIONS: Final = frozenset({"compression", "maxrecordsperfile"})
-_PLACE: Final = "spark_stream_folder_{}"
+_LOCATION: Final = "spark_stream_folder_{}"
 _UTF8: Final = frozenset({"utf8", "utf-8"})
 
 
@@ -71,7 +71,7 @@ class RowFormat:
         """Return what the tasks get: the columns of the files, then the folders' as strings."""
         names = [name for name in df.columns if name not in self.partition_by]
         folders = [
-            _column(name).cast("string").alias(_PLACE.format(number))
+            _column(name).cast("string").alias(_LOCATION.format(number))
             for number, name in enumerate(self.partition_by)
         ]
         return with_folder_values(df, self.partition_by).select(*self._data(names), *folders)

@@ -122,7 +122,7 @@ class BucketFilesSink:
 
     def _check_rights(self) -> None:
         """Check the permissions to list and write, and the condition of a copy, by a trial copy."""
-        parent, folder = self._places()
+        parent, folder = self._locations()
         absent = uuid.uuid4().hex
         parent.size_of(f"{folder}/{absent}")
         parent.at(folder).end_copies(lambda _: False)
@@ -175,7 +175,7 @@ class BucketFilesSink:
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Let the store copy the staged files to their final names, several in parallel."""
         moves = self._moves(committable)
-        parent, folder = self._places()
+        parent, folder = self._locations()
         home = (
             f"{_staged_path(folder)}/{committable.epoch.query_id}/{folder_name(committable.epoch)}"
         )
@@ -275,9 +275,10 @@ class BucketFilesSink:
                 self._folder_of(committable.epoch).delete("")
                 for_each(published, withdraw, at_once=_AT_ONCE)
 
-    # --- places -----------------------------------------------------------------------------------
+    # --- locations
+    # -----------------------------------------------------------------------------------
 
-    def _places(self) -> tuple[ObjectStorage, str]:
+    def _locations(self) -> tuple[ObjectStorage, str]:
         scheme, _, rest = self._url.partition("://")
         authority, _, path = rest.partition("/")
         above, _, folder = path.strip("/").rpartition("/")
@@ -292,16 +293,16 @@ class BucketFilesSink:
 
     @property
     def _output(self) -> ObjectStorage:
-        parent, folder = self._places()
+        parent, folder = self._locations()
         return parent.at(folder)
 
     @property
     def _marks(self) -> ObjectStorage:
-        parent, folder = self._places()
+        parent, folder = self._locations()
         return parent.at(f".{folder}.writers")
 
     def _staging(self, query_id: str) -> ObjectStorage:
-        parent, folder = self._places()
+        parent, folder = self._locations()
         return parent.at(f"{_staged_path(folder)}/{query_id}")
 
     def _folder_of(self, epoch: EpochId) -> ObjectStorage:

@@ -155,7 +155,7 @@ class DeltaSink:
         """
         require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
         self.check_shape(df, output_mode)
-        self._check_place()
+        self._check_location()
         schema = as_stored(df.schema.jsonValue(), self.name)
         try:
             table = self._log.load()
@@ -169,7 +169,7 @@ class DeltaSink:
         check_append_only(self.name, output_mode)
         check_partitions(as_stored(df.schema.jsonValue(), self.name), self._partition_by, self.name)
 
-    def _check_place(self) -> None:
+    def _check_location(self) -> None:
         local = local_path_of(self._url)
         if local is None:
             objects = open_objects(self._url)

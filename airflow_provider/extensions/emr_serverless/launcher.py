@@ -231,8 +231,8 @@ class EmrServerlessLauncher:
         if found is None:
             asked = self._request(application, token)
             found = self._ask("start_job_run", _StartedAnswer, asked).jobRunId
-        place = {"application_id": self._options.application_id}
-        return Handle(driver_id=token, launcher=self.kind, id=found, place=place)
+        location = {"application_id": self._options.application_id}
+        return Handle(driver_id=token, launcher=self.kind, id=found, location=location)
 
     def poll(self, handle: Handle) -> LaunchStatus:
         try:
@@ -255,15 +255,15 @@ class EmrServerlessLauncher:
         if run.name != _name(handle.driver_id):
             msg = f"{self._named}: run {handle.id} is called {run.name!r}, so it is not ours"
             raise SubmissionRefusedError(msg)
-        self._ask("cancel_job_run", dict[str, Any], _place_of(handle))
+        self._ask("cancel_job_run", dict[str, Any], _location_of(handle))
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
         """Return the driver's output that the service has stored in S3."""
         if not self._options.log_uri:
             return LogPart((), offset)
-        place, run = urlsplit(self._options.log_uri), _place_of(handle)
-        folder = f"{place.path.strip('/')}/applications/{run['applicationId']}/jobs/{handle.id}"
-        tail = self._tail(place.netloc, f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz")
+        location, run = urlsplit(self._options.log_uri), _location_of(handle)
+        folder = f"{location.path.strip('/')}/applications/{run['applicationId']}/jobs/{handle.id}"
+        tail = self._tail(location.netloc, f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz")
         if tail is None:
             return LogPart((), offset)
         lines, end = tail.lines_from(offset)
@@ -335,7 +335,7 @@ class EmrServerlessLauncher:
 
     def _run(self, handle: Handle) -> _JobRun | None:
         try:
-            return self._ask("get_job_run", _JobRunAnswer, _place_of(handle)).jobRun
+            return self._ask("get_job_run", _JobRunAnswer, _location_of(handle)).jobRun
         except _MissingError:
             return None
 
@@ -392,8 +392,8 @@ def _name(token: str) -> str:
     return f"spark-stream-{token}"
 
 
-def _place_of(handle: Handle) -> dict[str, str]:
-    return {"applicationId": handle.place.get("application_id", ""), "jobRunId": handle.id}
+def _location_of(handle: Handle) -> dict[str, str]:
+    return {"applicationId": handle.location.get("application_id", ""), "jobRunId": handle.id}
 
 
 class EmrKind:

@@ -75,7 +75,7 @@ class HdfsStorage:
 
     def put(self, path: str, data: bytes) -> None:
         """Write beside the target, then rename over it; three requests."""
-        self._place(path, lambda: data, replace=True)
+        self._location(path, lambda: data, replace=True)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write beside the target, then rename it, which HDFS refuses if the name is taken.
@@ -90,7 +90,7 @@ class HdfsStorage:
             OSError: the outcome is unknown; the file exists or not.
         """
         try:
-            self._place(path, lambda: data, replace=False)
+            self._location(path, lambda: data, replace=False)
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError):  # removed since, but it was there
                 return self.read(path) == data
@@ -168,11 +168,13 @@ class HdfsStorage:
         del size_bytes
         with open(file, "rb") as source:  # here, as a missing file is no failure of HDFS
             steps = partial(_steps_of, source, go_on)
-            self._place(path, steps, replace=True, end=_UNFINISHED)
+            self._location(path, steps, replace=True, end=_UNFINISHED)
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _place(self, path: str, data: Callable[[], _Data], *, replace: bool, end: str = "") -> None:
+    def _location(
+        self, path: str, data: Callable[[], _Data], *, replace: bool, end: str = ""
+    ) -> None:
         temporary = self._write_beside(path, data, end)
         try:
             self._rename(temporary, path, replace=replace)
@@ -227,7 +229,7 @@ class HdfsStorage:
         if self._namenode.keeps_names:
             return
         try:
-            self._place(path, lambda: data, replace=False)
+            self._location(path, lambda: data, replace=False)
         except FileExistsError:
             self._namenode.keeps_names = True
             return

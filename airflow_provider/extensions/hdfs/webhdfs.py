@@ -115,7 +115,7 @@ class NameNode:
     def __init__(self, host: str, port: int) -> None:
         self.address = f"webhdfs://{host}:{port}"
         self.keeps_names = False
-        self._place = host, port
+        self._namenode = host, port
         self._filesystem = self._connect()
         self._pid = os.getpid()
 
@@ -194,7 +194,7 @@ class NameNode:
         from requests.adapters import HTTPAdapter
 
         own = conf.get("webhdfs", {})
-        host, port = self._place
+        host, port = self._namenode
         # Hadoop's clients, and with them Spark, take the same user.
         user = {} if own.keys() & _IDENTITY else {"user": user_name()}
         filesystem = WebHDFS(host=host, port=port, **user)

@@ -320,14 +320,14 @@ def client_properties(options: Mapping[str, str]) -> dict[str, str]:
 def _stores(given: dict[str, str]) -> dict[str, str]:
     kinds = {name: given.pop(name, "JKS").upper() for name in _KINDS}
     found: dict[str, str] = {}
-    if (place := given.pop("ssl.truststore.location", None)) is not None:
+    if (location := given.pop("ssl.truststore.location", None)) is not None:
         if kinds["ssl.truststore.type"] != "PEM":
             msg = (
                 f"option {PREFIX}ssl.truststore.location is a key store of Java's; name a file of "
                 f"PEM certificates with {PREFIX}ssl.ca.location"
             )
             raise ConfigError(msg)
-        found["ssl.ca.location"] = place
+        found["ssl.ca.location"] = location
         given.pop("ssl.truststore.password", None)
     if "ssl.keystore.location" in given and kinds["ssl.keystore.type"] != "PKCS12":
         msg = (

@@ -139,9 +139,9 @@ class LivyLauncher:
         self._options, self._hook, self._clock = options, hook, clock or SystemClock()
         try:
             hook.get_conn()  # opens nothing: it computes the address
-            place = urlsplit(hook.base_url)
-            is_address = bool(place.hostname) and place.port != 0 and not place.username
-            is_address = is_address and place.scheme in {"http", "https"}
+            location = urlsplit(hook.base_url)
+            is_address = bool(location.hostname) and location.port != 0 and not location.username
+            is_address = is_address and location.scheme in {"http", "https"}
         except ValueError:
             is_address = False
         if not is_address:
@@ -171,7 +171,7 @@ class LivyLauncher:
             else:
                 found = made.id
         return Handle(
-            driver_id=token, launcher=self.kind, id=str(found), place={"server": self._named}
+            driver_id=token, launcher=self.kind, id=str(found), location={"server": self._named}
         )
 
     def poll(self, handle: Handle) -> LaunchStatus:
@@ -235,8 +235,8 @@ class LivyLauncher:
 
     def _batch(self, handle: Handle) -> _Batch | None:
         """Return the batch of the handle; None when it is not there, or another has its number."""
-        if handle.place.get("server") != self._named:
-            msg = f"{self._named}: batch {handle.id} is one of {handle.place.get('server')}"
+        if handle.location.get("server") != self._named:
+            msg = f"{self._named}: batch {handle.id} is one of {handle.location.get('server')}"
             raise SubmissionRefusedError(msg)
         try:
             found = self._ask("GET", f"batches/{_number(handle)}", _Batch)

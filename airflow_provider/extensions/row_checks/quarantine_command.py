@@ -40,7 +40,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     add_job_dir(command, only_reads=True)
     command.add_argument("--run", metavar="ID", help="default: the newest run")
     command.add_argument("--kind", choices=KINDS, help="only rows of this kind")
-    text = "rows that are shown of each kind and place; default: %(default)s"
+    text = "rows that are shown of each kind and location; default: %(default)s"
     command.add_argument("--rows", metavar="N", type=int, default=_ROWS, help=text)
     text = "write the records, or the rows as JSON, as lines into files of this folder"
     command.add_argument("--write", metavar="FOLDER", help=text)
@@ -77,8 +77,8 @@ def _document(quarantined: QuarantineOfQuery, arguments: argparse.Namespace) -> 
         "sink": quarantined.sink,
         "row_counts": dict(quarantined.row_counts),
         "quarantined": [
-            {"kind": kind, "place": place, "rows": rows, "samples": samples}
-            for (kind, place), (rows, samples) in found.items()
+            {"kind": kind, "location": location, "rows": rows, "samples": samples}
+            for (kind, location), (rows, samples) in found.items()
         ],
         "is_read": quarantined.files is not None,
     }
@@ -97,7 +97,7 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     for rule, each in row_counts.get("rules", {}).items():
         yield f"  rule {rule}: {each['broken']:,} of {each['rows']:,} rows ({each['on']})"
     for group in document["quarantined"]:
-        yield f"  {group['rows']:,} {group['kind']} in {group['place']}"
+        yield f"  {group['rows']:,} {group['kind']} in {group['location']}"
         for row in group["samples"]:
             why = ", ".join(each for each in (row["origin"], row["reason"]) if each)
             yield f"    {why}{': ' if why else ''}{str(row['row'])[:_LONGEST]}"
@@ -108,19 +108,19 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 def _write(
     quarantined: list[QuarantineOfQuery], record: RunRecord, arguments: argparse.Namespace
 ) -> Iterator[str]:
-    """Write a file for each query, kind and place, which is not there before.
+    """Write a file for each query, kind and location, which is not there before.
 
     Crash safety: a crash leaves some of the files, each whole.
     """
     folder = open_storage(arguments.write)
     for each in quarantined:
-        places: dict[tuple[str, str], list[str]] = {}
+        locations: dict[tuple[str, str], list[str]] = {}
         for row in _chosen(each, arguments):
-            places.setdefault((row["kind"], row["place"]), []).append(str(row["row"] or ""))
+            locations.setdefault((row["kind"], row["location"]), []).append(str(row["row"] or ""))
         known = each.row_counts.get("lines", {})
-        for (kind, place), texts in places.items():
-            path = f"{kind}/{_plain(place)}/{each.query}-{_plain(record.run_id)}.txt"
-            lines = known.get(place, {}) if kind == KINDS[0] else {}
+        for (kind, location), texts in locations.items():
+            path = f"{kind}/{_plain(location)}/{each.query}-{_plain(record.run_id)}.txt"
+            lines = known.get(location, {}) if kind == KINDS[0] else {}
             if not folder.put_if_absent(path, file_of(texts, RecordLines(**lines))):
                 msg = f"{folder.url}/{path} is there already; give another folder"
                 raise ConfigError(msg)

@@ -174,10 +174,10 @@ def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[R
 
         reader = parquet.read_table if kind == "parquet" else orc.read_table
         table = reader(pa.BufferReader(data))
-        for place, field in enumerate(table.schema):
+        for location, field in enumerate(table.schema):
             if pa.types.is_timestamp(field.type):  # Spark's have no zone, and nanoseconds
-                utc = table.column(place).cast(pa.timestamp("us", "UTC"), safe=False)
-                table = table.set_column(place, field.name, utc)
+                utc = table.column(location).cast(pa.timestamp("us", "UTC"), safe=False)
+                table = table.set_column(location, field.name, utc)
         yield from table.to_pylist()
 
 
@@ -188,11 +188,11 @@ def _text(value: Any) -> str | None:
 
 
 def grouped(rows: Iterator[Row], samples: int) -> dict[tuple[str, str], tuple[int, list[Row]]]:
-    """Return how many rows there are of each kind and place, with the first few of them."""
+    """Return how many rows there are of each kind and location, with the first few of them."""
     counts: Counter[tuple[str, str]] = Counter()
     shown: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        key = str(row["kind"]), str(row["place"])
+        key = str(row["kind"]), str(row["location"])
         counts[key] += 1
         if len(shown[key]) < samples:
             shown[key].append(row)

@@ -1,7 +1,7 @@
 """Records that cannot be read: lines of JSON and CSV, and values of Kafka's messages.
 
 Each is parsed whole, also where a query uses one column: so the same records are rejected in each
-query and each mode. A record has one place: it is given as a whole, or rejected as a whole.
+query and each mode. A record has one location: it is given as a whole, or rejected as a whole.
 """
 
 from __future__ import annotations

@@ -105,9 +105,9 @@ def _query(quarantined: QuarantineOfQuery, which: str) -> Iterator[Section]:
         facts={"Quarantined": quarantined.row_counts.get("quarantined")},
     )
     newest = itertools.islice(quarantined.sample(files=_FILES, at_most_bytes=_LARGEST_BYTES), _ROWS)
-    for (kind, place), (_, samples) in grouped(newest, _SAMPLES).items():
+    for (kind, location), (_, samples) in grouped(newest, _SAMPLES).items():
         table = Table(_COLUMNS, [_row(each) for each in samples])
-        yield Section(title=f"{kind}: {place}", is_nested=True, table=table)
+        yield Section(title=f"{kind}: {location}", is_nested=True, table=table)
 
 
 def _row(row: Row) -> tuple[str | None, ...]:

@@ -131,7 +131,7 @@ class Declaring:
         options: Mapping[str, str],
         name: str | None,
     ) -> DataFrame:
-        """Declare a source, named by the script or after its format; errors have the place."""
+        """Declare a source, named by the script or after its format; errors have the location."""
         with self._declaring(self._readers):
             given, name = name, name or unused(format, self._context.source_names)
             if given is None and not self._script.is_waiting:
@@ -207,7 +207,7 @@ class Declaring:
                 raise
             except Exception as error:
                 if not self._script.has_this_thread:
-                    self._refused.append(refusal_of(error, place=self.sites.of_error(error)))
+                    self._refused.append(refusal_of(error, location=self.sites.of_error(error)))
                 raise
 
     def _check_order(

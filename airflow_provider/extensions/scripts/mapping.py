@@ -1,4 +1,4 @@
-"""The meaning of a plain script's calls, and their places in its text; pure decisions."""
+"""The meaning of a plain script's calls, and their locations in its text; pure decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.extensions import WRITER_SINKS, load_known
 from airflow_provider.runtime.base.names import UNSAFE, name_of
-from airflow_provider.runtime.errors.explanation import place_of
+from airflow_provider.runtime.errors.explanation import location_of
 from airflow_provider.runtime.errors.fixes import set_option
 from airflow_provider.runtime.sinks.files import BUCKET_FORMATS, FORMATS, files
 from airflow_provider.runtime.sinks.spark_sink import (
@@ -143,8 +143,8 @@ def query_name(calls: WriterCalls, taken: Collection[str]) -> str:
     if calls.name is not None:
         return calls.name
     function = name_of(calls.each_batch or calls.each_row) if _is_function(calls) else None
-    place = calls.table or (calls.path or "").rstrip("/").rpartition("/")[2]
-    return unused(str(function or place or calls.format or "query"), taken)
+    location = calls.table or (calls.path or "").rstrip("/").rpartition("/")[2]
+    return unused(str(function or location or calls.format or "query"), taken)
 
 
 def unused(text: str, taken: Collection[str]) -> str:
@@ -186,7 +186,7 @@ class CallSites:
         frame = self._frame()
         if frame is None:
             return self._path.name
-        return place_of(frame.f_code.co_filename, frame.f_lineno)
+        return location_of(frame.f_code.co_filename, frame.f_lineno)
 
     def instruction(self) -> tuple[str, int]:
         """Return that line and the instruction in it: one line may have several calls."""
@@ -203,7 +203,7 @@ class CallSites:
         frames = traceback.extract_tb(error.__traceback__)
         own = [each for each in frames if self._is_own(each.filename)]
         if own:
-            return place_of(own[-1].filename, own[-1].lineno or 0)
+            return location_of(own[-1].filename, own[-1].lineno or 0)
         if isinstance(error, SyntaxError) and error.lineno:
             return f"{self._path.name}:{error.lineno}"
         return self._path.name

@@ -57,8 +57,8 @@ def check_script(path: Path) -> None:
         text = path.read_bytes().decode()
         late, swallowed = late_starts(text), swallowed_ends(text)
     except (SyntaxError, ValueError) as error:
-        place = CallSites(path).of_error(error)
-        msg = f"script {path}: {place}: this Python cannot read it: {error}"
+        location = CallSites(path).of_error(error)
+        msg = f"script {path}: {location}: this Python cannot read it: {error}"
         raise ConfigError(msg) from error
     for line in swallowed:
         log.warning(
@@ -68,8 +68,8 @@ def check_script(path: Path) -> None:
             line,
         )
     if late:
-        places = ", ".join(f"{path.name}:{line} (waits in line {wait})" for line, wait in late)
-        msg = f"{places}: {LATE_START}"
+        locations = ", ".join(f"{path.name}:{line} (waits in line {wait})" for line, wait in late)
+        msg = f"{locations}: {LATE_START}"
         raise ConfigError(msg)
 
 
@@ -142,7 +142,9 @@ def _explaining(sites: CallSites) -> Iterator[None]:
         raise
     except Exception as error:
         what = f"{classify(error).explanation.what}{explain_missing(error)}"
-        refused = refusal_of(error, f"the script has failed: {what}", place=sites.of_error(error))
+        refused = refusal_of(
+            error, f"the script has failed: {what}", location=sites.of_error(error)
+        )
         raise refused from error
 
 

@@ -83,20 +83,20 @@ class SqlJob:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        place = f"{self._path.name}:{statement.line}"
+        location = f"{self._path.name}:{statement.line}"
         try:
             yield
         except ParameterError as error:
             msg = f"{self._path.name}:{statement.line + error.line}: {error}"
             raise ConfigError(msg) from error
         except ConfigError as error:
-            msg = f"{place}: {error}"
+            msg = f"{location}: {error}"
             raise type(error)(msg) from error
         except (PySparkException, Py4JJavaError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
             more = explain_syntax(statement.text, context.spark.version)
             more = more or _explain_markers(statement.text, first, context.params)
-            msg = f"{place}: {redact(first)[:300]}{more}"
+            msg = f"{location}: {redact(first)[:300]}{more}"
             raise ConfigError(msg) from error
 
 
@@ -345,10 +345,10 @@ def fill(text: str, params: Mapping[str, object]) -> str:
     for match in _TOKEN.finditer(text):
         part = match[0]
         is_option = depth > 0 or before.upper() == "LOCATION"
-        is_place = part[0] == "`" or (part[0] in "'\"" and is_option)
+        is_location = part[0] == "`" or (part[0] in "'\"" and is_option)
         for found in _VARIABLE.finditer(part):
             line = text.count("\n", 0, match.start() + found.start())
-            if is_set or not is_place:
+            if is_set or not is_location:
                 raise ParameterError(_fix(found[1], is_set=is_set), line)
             _check_value(found[1], params[found[1]], line)
         parts.append(_VARIABLE.sub(lambda found: str(params[found[1]]), part))

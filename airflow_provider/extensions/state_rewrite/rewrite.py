@@ -198,20 +198,20 @@ def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes)
 
 @contextlib.contextmanager
 def _scratch(url: str, clock: Clock) -> Iterator[str]:
-    place = open_storage(url)
+    location = open_storage(url)
     with refusing(url, "written"):
-        check_claimable(place, place.list(""))
-        mine = claim(place, TAKE, clock)
-        place.delete(_WORK)
+        check_claimable(location, location.list(""))
+        mine = claim(location, TAKE, clock)
+        location.delete(_WORK)
     failpoints.hit("rewrite.claimed")
     try:
-        yield f"{place.url}/{_WORK}"
+        yield f"{location.url}/{_WORK}"
     finally:
         with contextlib.suppress(OSError):  # it is garbage that retention collects
-            if is_held(place, mine):
-                remove_tree(place.at(_WORK))
-                release(place)
-                remove_if_empty(place.url)
+            if is_held(location, mine):
+                remove_tree(location.at(_WORK))
+                release(location)
+                remove_if_empty(location.url)
 
 
 @contextlib.contextmanager
@@ -286,12 +286,12 @@ class _Work:
             chooser = Chooser(None if file else changes.delete_keys, file)
         for query in self._plan.queries:
             if query.rewrites_rows:
-                place = self._directory.checkpoint(query.name)
+                location = self._directory.checkpoint(query.name)
                 theirs = {
                     number: self._theirs[other.savepoint].checkpoint(other.query)
                     for number, other in query.replaced.items()
                 }
-                self._rows[query.name] = QueryRows(self._spark, place, query, chooser, theirs)
+                self._rows[query.name] = QueryRows(self._spark, location, query, chooser, theirs)
         for rows in self._rows.values():
             rows.check_replaced()
         deleted = {name: found for name, r in self._rows.items() if (found := r.count_deleted())}
@@ -317,9 +317,11 @@ class _Work:
             checkpoint = self._directory.checkpoint(query.name)
             if query.dropped:
                 self._drop(query)
-            reset = [place for place, line in query.lines.items() if line == NO_OFFSET]
+            reset = [location for location, line in query.lines.items() if line == NO_OFFSET]
             reset_positions(checkpoint, reset)
-            elsewhere = {place: line for place, line in query.lines.items() if line != NO_OFFSET}
+            elsewhere = {
+                location: line for location, line in query.lines.items() if line != NO_OFFSET
+            }
             set_positions(checkpoint, elsewhere)
 
     def _drop(self, query: QueryPlan) -> None:

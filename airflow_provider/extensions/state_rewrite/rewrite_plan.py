@@ -113,9 +113,9 @@ class QueryPlan:
             yield f"{self._called(number)} loses keys"
         for number in self.dropped:
             yield f"{self._called(number)} is removed, with its state"
-        for place, line in self.lines.items():
+        for location, line in self.lines.items():
             where = "begins from its beginning" if line == NO_OFFSET else f"continues at {line}"
-            yield f"source {place} {where}"
+            yield f"source {location} {where}"
 
     def _called(self, number: int) -> str:
         return f"operator {self.operators[number]}"
@@ -221,11 +221,12 @@ class _Planner:
             raise ConfigError(msg)
 
     def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
-        reset = [place for place, line in plan.lines.items() if line == NO_OFFSET]
+        reset = [location for location, line in plan.lines.items() if line == NO_OFFSET]
         if not can_reset(query.topology.sources, reset):
             msg = (
-                f"{self._url}: query {plan.source!r} reads a source at several places, so Spark's "
-                "files do not tell which of its sources keep their positions; reset all of them"
+                f"{self._url}: query {plan.source!r} reads a source at several locations, so "
+                "Spark's files do not tell which of its sources keep their positions; reset all of "
+                "them"
             )
             raise ConfigError(msg)
         changed = plan.rewrites_rows or plan.lines or plan.dropped or plan.partitions is not None
@@ -300,26 +301,26 @@ class _Planner:
     # --- sources --------------------------------------------------------------------------------
 
     def _find_lines(self) -> dict[str, dict[int, str]]:
-        places = [
-            (name, place, str(place) if known is None else known)
+        locations = [
+            (name, location, str(location) if known is None else known)
             for name in self._scope
-            for place, known in enumerate(self._queries[name].topology.sources)
+            for location, known in enumerate(self._queries[name].topology.sources)
         ]
         lines: dict[str, dict[int, str]] = {}
         for source, line in {
             **dict.fromkeys(self._changes.reset, NO_OFFSET),
             **self._changes.offsets,
         }.items():
-            if source not in {called for _, _, called in places}:
-                there = ", ".join(f"{called} of query {name!r}" for name, _, called in places)
+            if source not in {called for _, _, called in locations}:
+                there = ", ".join(f"{called} of query {name!r}" for name, _, called in locations)
                 msg = f"{self._url}: no source {source!r}; there are {there}"
                 raise ConfigError(msg)
-            for name, place, called in places:
+            for name, location, called in locations:
                 if called == source:
-                    lines.setdefault(name, {})[place] = self._line(name, place, source, line)
+                    lines.setdefault(name, {})[location] = self._line(name, location, source, line)
         return lines
 
-    def _line(self, name: str, place: int, source: str, line: str) -> str:
+    def _line(self, name: str, location: int, source: str, line: str) -> str:
         query = self._queries[name]
         if source in query.ended or query.has_ended:
             msg = (
@@ -327,7 +328,7 @@ class _Planner:
                 "read again, so it has no position to change"
             )
             raise ConfigError(msg)
-        now = query.sources[place]
+        now = query.sources[location]
         if line == NO_OFFSET:
             if now is None:
                 why = f"source {source!r} begins from its beginning already"

@@ -237,7 +237,7 @@ _VARIABLES: Final = {
 
 
 class Column(NamedTuple):
-    """One column; *path* is a column of Spark's reader, and the places within its structs."""
+    """One column; *path* is a column of Spark's reader, and the locations within its structs."""
 
     name: str
     type: str
@@ -401,13 +401,13 @@ def _leaves(table: Table, field: Field) -> Iterator[tuple[Field, tuple[Any, ...]
     if inner is None:
         yield field, (name,)
         return
-    for place, part in enumerate(inner):
+    for location, part in enumerate(inner):
         within = _struct_fields(part) if _is_wrapped(table, name, part) else None
         if within is not None:
-            for inner_place, leaf in enumerate(within):
-                yield leaf, (name, place, inner_place)
+            for inner_location, leaf in enumerate(within):
+                yield leaf, (name, location, inner_location)
         elif part["name"] != _DUMMY and type_text(part["type"]) not in _NO_TYPES:
-            yield part, (name, place)
+            yield part, (name, location)
 
 
 def _is_wrapped(table: Table, column: str, part: Field) -> bool:

@@ -112,8 +112,8 @@ def _diff_query(
         first, second = ones.get(identity), others.get(identity)
         if first is None or second is None:
             name = (first or second or one.table(SOURCES)).name
-            place = (after if second is None else before).state.url
-            yield TableDiff(other.name, name, None, f"{place} has no such table")
+            location = (after if second is None else before).state.url
+            yield TableDiff(other.name, name, None, f"{location} has no such table")
             continue
         left, right = _Side.of(before, one, first), _Side.of(after, other, second)
         if left.columns != right.columns:
@@ -169,8 +169,8 @@ def _changes(left: _Side, right: _Side) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
     one, other = left.compared().alias("one"), right.compared().alias("other")
-    place = "id" if "id" in one.columns else "key"
-    ids = [F.col(f"{side}.{place}") for side in ("one", "other")]
+    location = "id" if "id" in one.columns else "key"
+    ids = [F.col(f"{side}.{location}") for side in ("one", "other")]
     both = one.join(other, ids[0].eqNullSafe(ids[1]), "full_outer")
     kind = one.schema["value"].dataType
     values = [F.col(f"{side}.value") for side in ("one", "other")]
@@ -251,7 +251,7 @@ def state_growth(job_dir: str, spark: SparkSession | None = None) -> list[Measur
         savepoints, others = find_savepoints(directory.storage.at("savepoints"))
     for other in others:
         if other.damage is not None:
-            log.warning("%s: not measured: %s", other.place.url, other.damage)
+            log.warning("%s: not measured: %s", other.location.url, other.damage)
     if not savepoints:
         msg = (
             f"{directory.url}: the job has no savepoint; take some with "

@@ -108,15 +108,15 @@ def _of_savepoint(savepoint: Savepoint, batch: int | None, query: str | None) ->
 
 
 def _saved_query(savepoint: Savepoint, name: str, saved: QuerySavepoint) -> QueryState:
-    place = open_storage(savepoint.url)
+    location = open_storage(savepoint.url)
     files = {file.path: file for file in saved.files}
 
     def read(path: str) -> bytes:
         if path not in files:
             raise FileNotFoundError(path)
-        return folder_of(place, name, files[path].holder).read(path)
+        return folder_of(location, name, files[path].holder).read(path)
 
-    where = folder_of(place, name, None).url
+    where = folder_of(location, name, None).url
     sizes = {path: file.size for path, file in files.items()}
     inventory = take_inventory(sizes, read, batch=saved.batch, planned=saved.planned, where=where)
     drained = saved.drained or saved.finished

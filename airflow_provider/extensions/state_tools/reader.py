@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
-class _Places:
+class _Locations:
     """The addresses at which Spark reads the queries; views of moved ones are removed with this."""
 
     def __init__(self) -> None:
@@ -76,12 +76,12 @@ class StateReader:
         prepare_state(spark)
         self.spark = spark
         self.state = state
-        self._places = _Places()
+        self._locations = _Locations()
 
     def in_session(self, spark: SparkSession) -> StateReader:
         """Return a reader of the same state in another session; this one must be kept, too."""
         other = StateReader(spark, self.state)
-        other._places = self._places
+        other._locations = self._locations
         return other
 
     def table(self, query: str, name: str) -> DataFrame:
@@ -109,7 +109,7 @@ class StateReader:
         before = self.spark.conf.get(_FORMAT)
         self.spark.conf.set(_FORMAT, str(query.format_version))
         try:
-            return reader.load(self._places.of(query))
+            return reader.load(self._locations.of(query))
         finally:
             self.spark.conf.set(_FORMAT, str(before))
 
@@ -159,7 +159,7 @@ def _tidy(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """Return the columns of a table from those of Spark's reader.
 
     Where two fields of a struct have one name, as the values of two sums have, Spark 4.3 reads one
-    of them for both, even by ``value.*``. So each is first given the name of its place.
+    of them for both, even by ``value.*``. So each is first given the name of its location.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
     from pyspark.sql.types import StructType
@@ -168,7 +168,7 @@ def _tidy(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
     for field in frame.schema.fields:
         column = F.col(f"`{field.name}`")
         if isinstance(field.dataType, StructType) and field.dataType.fields:
-            column = column.cast(_by_place(field.dataType)).alias(field.name)
+            column = column.cast(_by_location(field.dataType)).alias(field.name)
         placed.append(column)
     by_name = {field["name"]: field for field in fields_of(frame)}
     return frame.select(*placed).select(
@@ -176,28 +176,28 @@ def _tidy(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
     )
 
 
-def _by_place(kind: StructType) -> StructType:
+def _by_location(kind: StructType) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
     return StructType(
-        [StructField(f"c{place}", each.dataType) for place, each in enumerate(kind.fields)]
+        [StructField(f"c{location}", each.dataType) for location, each in enumerate(kind.fields)]
     )
 
 
 def _column(functions: Any, fields: Mapping[str, Field], column: Column) -> Any:
-    name, *places = column.path
+    name, *locations = column.path
     found = functions.col(f"`{name}`")
-    if not places:
+    if not locations:
         return found
-    found = found.getField(f"c{places[0]}")
-    if len(places) == 1:
+    found = found.getField(f"c{locations[0]}")
+    if len(locations) == 1:
         return found
-    inner = fields[name]["type"]["fields"][places[0]]["type"]["fields"]
-    return found.getField(inner[places[1]]["name"])
+    inner = fields[name]["type"]["fields"][locations[0]]["type"]["fields"]
+    return found.getField(inner[locations[1]]["name"])
 
 
 def is_at_home(query: QueryState) -> bool:
-    """Whether the query's metadata names the place where its files are."""
+    """Whether the query's metadata names the location where its files are."""
     here = _path_of(spark_url(query.checkpoint))
     return all(_path_of(root) == here for each in query.operators for root in each.roots)
 
@@ -208,7 +208,7 @@ def link_view(query: QueryState) -> str:
     if local is None:
         why = "Spark finds no state at an address with letters that a URI must escape"
         if not is_at_home(query):
-            why = "it was moved, and its metadata names the place of its schemas"
+            why = "it was moved, and its metadata names the location of its schemas"
         msg = f"{query.checkpoint}: {why}; restore or fork it into a job directory, and read that"
         raise ConfigError(msg)
     root = Path(tempfile.mkdtemp(prefix="spark-stream-state-"))
@@ -332,10 +332,10 @@ class Named(NamedTuple):
 def tables_named(session: SparkSession, text: str) -> list[Named]:
     """Return the names of tables that a query reads, wherever SQL has them, also those of WITH."""
     parser = session._jsparkSession.sessionState().sqlParser()
-    return sorted(set(_relations(parser.parseQuery(text), has_alias=False)), key=_place)
+    return sorted(set(_relations(parser.parseQuery(text), has_alias=False)), key=_location)
 
 
-def _place(named: Named) -> int:
+def _location(named: Named) -> int:
     return named.begin
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("table", "json", "parquet")
 
 
-_PLACE: Final = "a savepoint, checkpoint or job directory"
+_LOCATION: Final = "a savepoint, checkpoint or job directory"
 
 api_version: Final = 1
 
@@ -51,7 +51,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions, add)
     query = add(actions, "query", _query, "run a SQL query over state")
-    add_job_dir(query, "url", metavar="URL", help=_PLACE)
+    add_job_dir(query, "url", metavar="URL", help=_LOCATION)
     query.add_argument("sql", metavar="SQL", help="a query over tables such as QUERY.keyed_state")
     _add_batch(query)
     text = "how rows are written; default: %(default)s"
@@ -59,8 +59,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     query.add_argument("--to", metavar="PATH", help="with --format parquet: a new folder")
     add_conf(query)
     diff = add(actions, "diff", _diff, "count the keys that differ between two states")
-    diff.add_argument("before", metavar="A", help=_PLACE)
-    diff.add_argument("after", metavar="B", help=_PLACE)
+    diff.add_argument("before", metavar="A", help=_LOCATION)
+    diff.add_argument("after", metavar="B", help=_LOCATION)
     diff.add_argument(
         "query", nargs="?", metavar="QUERY", help="only this query; default: all that both have"
     )
@@ -82,7 +82,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     show = add(actions, "show", _show, "list operators, tables, columns and sizes, without Spark")
-    add_job_dir(show, "url", metavar="URL", help=_PLACE)
+    add_job_dir(show, "url", metavar="URL", help=_LOCATION)
     show.add_argument("query", nargs="?", metavar="QUERY", help="only this query")
     show.add_argument("operator", nargs="?", metavar="OPERATOR", help="only this operator")
     _add_batch(show)

@@ -180,11 +180,11 @@ def _aggregate(node: Node, text: Text) -> str:
 
 
 def _field(node: Node, text: Text) -> str:
-    (struct,), place = node.children, node.values["ordinal"]
+    (struct,), location = node.children, node.values["ordinal"]
     name = node.values.get("name")
     if name is None and isinstance(kind := struct.values.get("dataType"), dict):  # of ``struct.*``
-        name = kind["fields"][place]["name"]
-    return f"{text(struct)}.{name or place}"
+        name = kind["fields"][location]["name"]
+    return f"{text(struct)}.{name or location}"
 
 
 def _call(node: Node, text: Text) -> str:

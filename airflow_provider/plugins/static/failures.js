@@ -39,7 +39,7 @@ const COLUMNS = [
   { title: "Attempt", isNumber: true, of: (o) => o.attempt ?? NOTHING },
   { title: "Query", of: (o) => o.failure.query ?? NOTHING },
   { title: "Batch", isNumber: true, of: (o) => o.failure.batch ?? NOTHING },
-  { title: "Where", of: (o) => (o.place ? html`<span className="ss-long">${o.place}</span>` : NOTHING) },
+  { title: "Where", of: (o) => (o.location ? html`<span className="ss-long">${o.location}</span>` : NOTHING) },
   { title: "Host", of: (o) => o.failure.host || NOTHING },
   { title: "What followed", of: (o) => html`<div className="ss-two"><span>${o.is_restarted ? "restart in the driver" : "end of the attempt"}</span>${o.recovered ? html`<small>recovered: the run ended well ${moment(o.recovered)}</small>` : null}</div>` },
   { title: "Details", of: (o) => (o.failure.details ? html`<span className="ss-long">${o.failure.details}</span>` : NOTHING) },

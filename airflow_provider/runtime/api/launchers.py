@@ -59,13 +59,13 @@ class Handle:
         driver_id: the token of its submission.
         launcher: the launcher's kind.
         id: the run's id on the cluster.
-        place: what else finds the run, such as the application that it belongs to.
+        location: what else finds the run, such as the application that it belongs to.
     """
 
     driver_id: str
     launcher: str
     id: str
-    place: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    location: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

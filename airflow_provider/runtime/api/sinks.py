@@ -1,4 +1,4 @@
-"""Sinks: what the runtime asks of a place that takes a query's output.
+"""Sinks: what the runtime asks of a location that takes a query's output.
 
 A sink implements :class:`Sink`, whose two phases give exactly-once output, or :class:`OnePhaseSink`
 for an output that Spark writes by itself. Everything else is a capability: a small protocol that a
@@ -139,7 +139,7 @@ class Committable:
         epoch: the epoch. ``query_id`` and ``epoch`` identify it permanently: of two committables
             that agree in both, the runtime commits only one, so a sink need not refuse the other.
         data: the data of :class:`Staged`, read back from the record. A sink checks that everything
-            it names lies in the sink's own place before it touches it.
+            it names lies in the sink's own location before it touches it.
         writer: the job directory for which it is published; None where that is not known.
     """
 
@@ -199,7 +199,7 @@ class NamedSink(Protocol):
 
 @runtime_checkable
 class Sink(NamedSink, Protocol):
-    """A place that takes a query's output exactly once, epoch by epoch, in two phases.
+    """A location that takes a query's output exactly once, epoch by epoch, in two phases.
 
     Thread safety: :meth:`stage` of an epoch runs in Spark's callback thread while :meth:`commit` of
     an earlier epoch runs in the driver's thread.
@@ -229,10 +229,10 @@ class Sink(NamedSink, Protocol):
 
         Raises:
             LeaseLostError: another driver has taken over.
-            SinkError: the staged data is gone, or the place refuses it.
-            CheckpointError: the place has later epochs of the query, lacks this one and cannot add
-                it behind them; see :func:`skipped_epoch_error`. A call never returns without its
-                rows.
+            SinkError: the staged data is gone, or the location refuses it.
+            CheckpointError: the location has later epochs of the query, lacks this one and cannot
+                add it behind them; see :func:`skipped_epoch_error`. A call never returns without
+                its rows.
         """
 
     def abort(self, committable: Committable) -> None:
@@ -297,10 +297,10 @@ class RevertibleSink(Protocol):
 
 @runtime_checkable
 class PrunableSink(Protocol):
-    """A sink whose place keeps a record of each epoch, as a database does.
+    """A sink whose location keeps a record of each epoch, as a database does.
 
-    Such a place may lose a confirmed epoch when it fails over, and its records would grow without
-    end. Without this capability the runtime checks and prunes nothing there.
+    Such a location may lose a confirmed epoch when it fails over, and its records would grow
+    without end. Without this capability the runtime checks and prunes nothing there.
     """
 
     def prune(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
@@ -314,7 +314,7 @@ class PrunableSink(Protocol):
         """
 
     def check_published(self, committable: Committable) -> None:
-        """Refuse a place that has lost the newest epoch that the job directory calls published.
+        """Refuse a location that has lost the newest epoch that the job directory calls published.
 
         Raises:
             CheckpointError: it has.
@@ -337,7 +337,7 @@ class MarkedSink(Protocol):
     def writers(self, job_dir: str) -> Collection[str]:
         """Return the identities that have published here for a job directory's address.
 
-        A place that keeps only the newest one returns that; a removed output has none.
+        A location that keeps only the newest one returns that; a removed output has none.
         """
 
     def last_epoch(self, query_id: str) -> int:
@@ -371,12 +371,12 @@ class ObservedSink(Protocol):
     """A sink whose datasets are known. Without it, lineage and the page show no output for it."""
 
     def datasets(self) -> Sequence[Dataset]:
-        """Return the datasets that it writes; may ask the place, and may fail."""
+        """Return the datasets that it writes; may ask the location, and may fail."""
 
 
 @runtime_checkable
 class ShapedSink(Protocol):
-    """A sink that can judge a query's columns without its place, for runs on sample rows."""
+    """A sink that can judge a query's columns without its location, for runs on sample rows."""
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         """Refuse columns, types or an output mode that the sink never takes.
@@ -416,7 +416,7 @@ class VisibleSink(Protocol):
 
 
 def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointError:
-    """Return the error of an epoch that its place lacks although it has later ones.
+    """Return the error of an epoch that its location lacks although it has later ones.
 
     Raise it after the fence was checked: a driver that late was usually overtaken.
     """
@@ -439,11 +439,11 @@ def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDoc
 
 
 def lost_commit_error(name: str, query_id: str, epoch: int) -> CheckpointError:
-    """Return the error of a place that has confirmed an epoch and no longer has it."""
+    """Return the error of a location that has confirmed an epoch and no longer has it."""
     msg = (
         f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
-        "the place has lost a confirmed commit, as a failover to a standby that was behind does, "
-        "or was restored to an earlier time; rewind the run and run it again, "
+        "the location has lost a confirmed commit, as a failover to a standby that was behind "
+        "does, or was restored to an earlier time; rewind the run and run it again, "
         f"or {FROM_SCRATCH}"
     )
     return CheckpointError(msg)

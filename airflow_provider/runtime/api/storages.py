@@ -1,4 +1,4 @@
-"""The published interface of storages: places where jobs, savepoints and outputs can be.
+"""The published interface of storages: locations where jobs, savepoints and outputs can be.
 
 A storage from another package is an entry point of the group ``spark_stream.storages``. The entry
 point's name is the scheme of its addresses; its object is a :class:`StorageKind`. The package must
@@ -21,18 +21,18 @@ GoOn = Callable[[], None]
 
 
 class Storage(Protocol):
-    """A place for small objects, addressed by relative paths with ``/``.
+    """A location for small objects, addressed by relative paths with ``/``.
 
     Every write is atomic: a reader sees the old object, the new one, or none, never a part.
     """
 
     @property
     def url(self) -> str:
-        """Return the place's own address, without a slash at the end."""
+        """Return the location's own address, without a slash at the end."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes (a Spark driver, executors) see this place."""
+        """Whether other processes (a Spark driver, executors) see this location."""
 
     def at(self, path: str) -> Storage:
         """Return the same filesystem with *path* as its root."""
@@ -86,19 +86,19 @@ class RemoteStorage(Storage, Protocol):
     """A storage that this machine reaches by requests, with what copies of files need of it."""
 
     def files(self) -> list[tuple[str, int]]:
-        """Return the files under the place: relative paths and bytes; sorted."""
+        """Return the files under the location: relative paths and bytes; sorted."""
 
     def tags(self) -> dict[str, tuple[int, str | None]]:
-        """Return bytes and tag of each file under the place, by its relative path.
+        """Return bytes and tag of each file under the location, by its relative path.
 
         A tag is another one whenever the file is.
         """
 
     def folders(self) -> Sequence[str]:
-        """Return the names of the folders directly under the place, sorted."""
+        """Return the names of the folders directly under the location, sorted."""
 
     def remove_if_empty(self) -> None:
-        """Remove the place's own folder, unless it is not empty or only a prefix."""
+        """Remove the location's own folder, unless it is not empty or only a prefix."""
 
     @property
     def largest_copy_bytes(self) -> int | None:
@@ -108,7 +108,7 @@ class RemoteStorage(Storage, Protocol):
         """Whether the store itself copies from *other* to here."""
 
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
-        """Have the store copy a file of the same path from a place beside; no byte comes here."""
+        """Have the store copy a file of the same path from another location; no byte comes here."""
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
         """Write the file's bytes to a local file, which is the caller's to flush and to name.
@@ -131,14 +131,14 @@ class StorageKind(Protocol):
     api_version: int
 
     def open(self, url: str) -> RemoteStorage:
-        """Open the place at *url*; nothing is read or written.
+        """Open the location at *url*; nothing is read or written.
 
         Raises:
             ConfigError: the address is incomplete, or a library or setting is missing.
         """
 
     def spark_url(self, url: str) -> str:
-        """Return the address by which Spark (Hadoop) reaches the same place.
+        """Return the address by which Spark (Hadoop) reaches the same location.
 
         Spark writes its checkpoints there. The driver refuses a job directory whose documents Spark
         does not find there.

@@ -1,4 +1,4 @@
-"""Failpoints: places where a test makes a process die or stop, if the environment arms one.
+"""Failpoints: points where a test makes a process die or stop, if the environment arms one.
 
 The comment of each says what a crash there leaves, and who repairs it; ``scripts/crash_table.py``
 writes docs/crash-table.md from them. An extension has a module of this name beside its own.
@@ -36,7 +36,7 @@ ALL: Final = (
     #: An attempt without an end, as any killed attempt leaves it: nothing to repair.
     "attempt.recorded",
     #: The recorded ends of a run, its first batch planned, nothing staged: the next attempt ends
-    #: at the same place.
+    #: at the same location.
     "ends.recorded",
     #: A planned batch beyond the ends: the next start checks an open batch before it starts the
     #: query, and replaces what is left of it, a position's own file last.
@@ -134,13 +134,13 @@ ALL: Final = (
     "savepoint.collecting",
     #: An empty claimed folder: the next removal or retention removes it.
     "savepoint.collected",
-    #: An operation that relocates queries, still in their old places: the next driver relocates
+    #: An operation that relocates queries, still in their old locations: the next driver relocates
     #: under number n+1, and removes a copy that no operation names.
     "relocation.intended",
     #: The same, with files in `checkpoint-<n>/`: the next driver relocates under number n+1, and
     #: removes a copy that no operation names.
     "relocation.copied",
-    #: The queries in new places, and the old places: the next start removes the old ones.
+    #: The queries in new locations, and the old locations: the next start removes the old ones.
     "relocation.done",
     #: An open operation, `operations/<n>.1.json`, and the marks of the runs that no longer count;
     #: no driver runs the job: the same command, which `status` names, takes number n+1 and does
@@ -165,9 +165,9 @@ ALL: Final = (
     #: n+1 and does what is left.
     "restore.restored_one",
     #: A lease without a holder, former checkpoints, with `claim` still the savepoint: the next
-    #: driver removes places that do not count, `savepoint dispose` the savepoint.
+    #: driver removes locations that do not count, `savepoint dispose` the savepoint.
     "restore.done",
-    #: The same without former checkpoints: the next driver removes places that do not count,
+    #: The same without former checkpoints: the next driver removes locations that do not count,
     #: `savepoint dispose` the savepoint.
     "restore.removed",
     #: A scratch job directory in which nothing has started: the same command continues; one with
@@ -193,8 +193,8 @@ def hit(name: str) -> None:
     armed = os.environ.get(_VARIABLE)
     if armed is None:
         return
-    place, _, action = armed.partition("!")
-    wanted, _, count = place.partition(":")
+    location, _, action = armed.partition("!")
+    wanted, _, count = location.partition(":")
     if wanted != name:
         return
     left = int(count or 1) - 1

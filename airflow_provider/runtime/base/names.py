@@ -21,7 +21,7 @@ _RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 25
 
 
 def is_name(text: str) -> bool:
-    """Whether *text* can name a file or a folder everywhere, and no other place."""
+    """Whether *text* can name a file or a folder everywhere, and no other location."""
     return NAME.fullmatch(text) is not None
 
 

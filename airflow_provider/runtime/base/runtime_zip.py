@@ -56,7 +56,7 @@ def write_package(target: Path, *, replaces: bool) -> Package:
     for path, is_ours in ((target, _is_our_zip(target)), (application, _is_ours(application))):
         if path.exists() and not is_ours and not replaces:
             msg = (
-                f"{path}: is there, and was not made by this command; give another place, or "
+                f"{path}: is there, and was not made by this command; give another location, or "
                 "--force to replace it"
             )
             raise ConfigError(msg)

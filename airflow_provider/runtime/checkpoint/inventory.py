@@ -192,7 +192,7 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
     """Refuse a listing in which a file source's log ends before the offsets that refer to it.
 
     The offset log does not name the folder of a line, but no assignment exists if the n-th longest
-    log is shorter than the n-th greatest offset. A source read at several places has one folder.
+    log is shorter than the n-th greatest offset. A source read at several locations has one folder.
     """
     positions = map(file_position, offsets.sources)
     wanted = [position for position in positions if position is not None]
@@ -201,7 +201,7 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
         if entry := _SOURCE_ENTRY.fullmatch(path):
             ends[entry[1]] = max(ends.get(entry[1], -1), int(entry[2]))
     wanted.sort(reverse=True)
-    repeated = [offset for place, offset in enumerate(wanted) if offset in wanted[:place]]
+    repeated = [offset for location, offset in enumerate(wanted) if offset in wanted[:location]]
     for again in repeated[: max(len(wanted) - len(ends), 0)]:
         wanted.remove(again)
     longest = sorted(ends, key=lambda folder: -ends[folder])[: len(wanted)]
@@ -371,7 +371,7 @@ class RequiredFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """One state store of one partition; *index* is its place among the operator's stores."""
+    """One state store of one partition; *index* is its location among the operator's stores."""
 
     operator: int
     partition: int

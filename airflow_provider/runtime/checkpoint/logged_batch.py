@@ -68,12 +68,12 @@ class BatchLogs:
         digests = {each: sha256(text) for each, text in ({path: data} | self._kept[batch]).items()}
         return LoggedBatch(data.decode(errors="surrogateescape"), digests)
 
-    def ranges(self, batch: int, place: int) -> list[tuple[str, str]]:
+    def ranges(self, batch: int, location: int) -> list[tuple[str, str]]:
         """Return the offsets at which the batch that was read last begins and ends.
 
         Args:
             batch: the batch.
-            place: a source's place in the plan.
+            location: a source's location in the plan.
 
         Returns:
             One pair; those of all sources if the log has them by names that the plan does not
@@ -87,7 +87,7 @@ class BatchLogs:
         }
         if entry.is_by_name:
             return list(pairs.values())
-        return [pairs[str(place)]] if str(place) in pairs else []
+        return [pairs[str(location)]] if str(location) in pairs else []
 
     def files(self, batch: int, begin: str, end: str, folder: str) -> dict[str, int] | None:
         """Return the files that the batch which was read last has of a file source.

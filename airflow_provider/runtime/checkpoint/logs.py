@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
 
 
-_BY_PLACE: Final = "v1"
-_VERSIONS = frozenset({_BY_PLACE, "v2"})
+_BY_LOCATION: Final = "v1"
+_VERSIONS = frozenset({_BY_LOCATION, "v2"})
 # Spark plans a restart with the first of these that the offset log has.
 _PARTITIONS = ("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions")
 # For each stateful operator and partition, the ids of its states in the order of its stores.
@@ -108,7 +108,7 @@ class OffsetEntry:
         return dataclasses.replace(self, metadata=metadata)
 
     def with_positions(self, lines: Mapping[int, str]) -> OffsetEntry:
-        sources = tuple(lines.get(place, line) for place, line in enumerate(self.sources))
+        sources = tuple(lines.get(location, line) for location, line in enumerate(self.sources))
         return dataclasses.replace(self, sources=sources)
 
     def to_bytes(self) -> bytes:
@@ -116,19 +116,19 @@ class OffsetEntry:
         return "\n".join([self.version, metadata, *self.sources]).encode(errors="surrogatepass")
 
     def by_source(self) -> dict[str, str]:
-        """Return the lines of the sources: by their places, from version 2 on by Spark's names.
+        """Return the lines of the sources: by their locations, from version 2 on by Spark's names.
 
         Since Spark 4.2 the lines have names if the setting
         ``spark.sql.streaming.offsetLog.formatVersion`` is 2; the plan has another order.
         """
         if not self.is_by_name:
-            return {str(place): line for place, line in enumerate(self.sources)}
+            return {str(location): line for location, line in enumerate(self.sources)}
         named = (line.partition(":") for line in self.sources)
         return {name: line for name, _, line in named}
 
     @property
     def is_by_name(self) -> bool:
-        return self.version != _BY_PLACE
+        return self.version != _BY_LOCATION
 
     def source_offsets(self) -> list[Any]:
         """Return each source's end offset: JSON where it is JSON, text otherwise, None for none."""

@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 
 
-_BY_PLACE: Final = "v1"
+_BY_LOCATION: Final = "v1"
 
 
-def can_reset(names: Sequence[str | None], places: Collection[int]) -> bool:
-    """Whether the folders in which the sources at these places store their progress are known."""
+def can_reset(names: Sequence[str | None], locations: Collection[int]) -> bool:
+    """Whether the folders of the progress of the sources at these locations are known."""
     known = [name for name in names if name is not None]
-    return len(set(known)) == len(known) or set(places) in (set(), set(range(len(names))))
+    return len(set(known)) == len(known) or set(locations) in (set(), set(range(len(names))))
 
 
-def reset_positions(checkpoint: Storage, places: Collection[int]) -> None:
-    """Let the sources at some places of a stopped query begin from their beginning.
+def reset_positions(checkpoint: Storage, locations: Collection[int]) -> None:
+    """Let the sources at some locations of a stopped query begin from their beginning.
 
     Spark looks at the last two entries, because some sources want to see the last batch planned
-    again. What a source has stored itself lies in ``sources/<place>`` and goes with its offset.
+    again. What a source has stored itself lies in ``sources/<location>`` and goes with its offset.
 
     Raises:
         OpenBatchError: a batch is planned and not committed: its rows would be lost.
-        UnknownFormatError: the log does not know its sources by their places.
+        UnknownFormatError: the log does not know its sources by their locations.
 
     Crash safety: calling it again completes it; between, the query must not be started. Idempotent:
-    by the places.
+    by the locations.
     """
-    set_positions(checkpoint, dict.fromkeys(places, NO_OFFSET))
+    set_positions(checkpoint, dict.fromkeys(locations, NO_OFFSET))
     logs = CheckpointLogs(checkpoint)
     last = logs.position().last_commit
-    if last >= 0 and len(set(places)) == len(logs.offsets(last).sources):
+    if last >= 0 and len(set(locations)) == len(logs.offsets(last).sources):
         checkpoint.delete("sources")
-    for place in places:
-        checkpoint.delete(f"sources/{place}")
+    for location in locations:
+        checkpoint.delete(f"sources/{location}")
 
 
 def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
@@ -82,7 +82,7 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
         if batch not in logs.batches("offsets"):
             continue
         entry = logs.offsets(batch)
-        if entry.version != _BY_PLACE:
+        if entry.version != _BY_LOCATION:
             msg = f"{logs.url}/offsets/{batch}: an offset log of version {entry.version!r}"
             raise UnknownFormatError(msg)
         checkpoint.delete(f"offsets/.{batch}.crc")  # of what was there before
@@ -170,10 +170,10 @@ class PlannedEnds:
         if entry != planned:
             self._logs.replace_offsets(batch, entry)
         failpoints.hit("plan.replaced")
-        by_log = {files.end.place for files in self._files}
+        by_log = {files.end.location for files in self._files}
         lines = zip(entry.sources, before.sources, strict=True)
         return any(has_files) or any(
-            line != old for place, (line, old) in enumerate(lines) if place not in by_log
+            line != old for location, (line, old) in enumerate(lines) if location not in by_log
         )
 
     def unread(self, batch: int) -> dict[str, list[str]]:
@@ -181,12 +181,12 @@ class PlannedEnds:
         lines = self._logs.offsets(batch).sources if batch >= 0 else None
         found: dict[str, list[str]] = {}
         for end in self._offsets:
-            line = lines[end.place] if lines is not None else NO_OFFSET
+            line = lines[end.location] if lines is not None else NO_OFFSET
             last = end.offset or NO_OFFSET
             if not is_reached(line, last):
                 found[end.source] = [f"read up to {line}, of {last}"]
         for files in self._files:
-            number = position_of(lines[files.end.place]) if lines is not None else -1
+            number = position_of(lines[files.end.location]) if lines is not None else -1
             if left := files.unread(number):
                 found[files.end.source] = [file.path for file in left]
         return found
@@ -209,8 +209,10 @@ class PlannedEnds:
     def _limited(self, planned: OffsetEntry, before: OffsetEntry) -> OffsetEntry:
         return planned.with_positions(
             {
-                end.place: limited(
-                    planned.sources[end.place], before.sources[end.place], end.offset or NO_OFFSET
+                end.location: limited(
+                    planned.sources[end.location],
+                    before.sources[end.location],
+                    end.offset or NO_OFFSET,
                 )
                 for end in self._offsets
             }
@@ -218,8 +220,8 @@ class PlannedEnds:
 
 
 def _numbers(end: SourceEnd, planned: OffsetEntry, before: OffsetEntry) -> range:
-    first = position_of(before.sources[end.place]) + 1
-    return range(first, position_of(planned.sources[end.place]) + 1)
+    first = position_of(before.sources[end.location]) + 1
+    return range(first, position_of(planned.sources[end.location]) + 1)
 
 
 class _FilesEnd:

@@ -35,7 +35,7 @@ class SourceEnd:
     """The end of one source of a query.
 
     Attributes:
-        place: its line in the entries of Spark's offset log.
+        location: its line in the entries of Spark's offset log.
         offset: the offset, as Spark writes it, ``-`` for nothing at all; None for files.
         log: the folder in ``sources/`` with Spark's log of read files; None where the end is an
             offset.
@@ -45,7 +45,7 @@ class SourceEnd:
     """
 
     source: str
-    place: NonNegative
+    location: NonNegative
     offset: str | None = None
     log: PathPart | None = None
     files: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)

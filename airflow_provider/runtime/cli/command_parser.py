@@ -220,13 +220,13 @@ def add_options(
     """Add an argument for each option of a request; return the ways to name a job."""
     jobs = command.add_mutually_exclusive_group(required=True)
     for name, option in options_of(kind).items():
-        place: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}
+        location: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}
         # An option that is not given is left out, so that the request has the one default.
         (jobs if name == "entry" else command).add_argument(
             option.flag,
             help=option.help.replace("%", "%%"),
             default=argparse.SUPPRESS,
-            **place,
+            **location,
             **option.how,
         )
     command.add_argument("--driver-id", help=argparse.SUPPRESS, default=None)

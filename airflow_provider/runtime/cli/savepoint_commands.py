@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.journal import OperationRecord
 
 
-_PLACE: Final = "the job directory, or a folder of savepoints"
+_LOCATION: Final = "the job directory, or a folder of savepoints"
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -47,7 +47,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_take(actions, add)
     listed = add(actions, "list", _list, "list the savepoints of a job, or of a folder")
-    add_job_dir(listed, "place", metavar="JOB_DIR|URL", help=_PLACE)
+    add_job_dir(listed, "location", metavar="JOB_DIR|URL", help=_LOCATION)
     add_json(listed)
     verify = add(actions, "verify", _verify, "compare every file with its size and checksum")
     verify.add_argument("url", **SAVEPOINT)
@@ -57,7 +57,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     fork.add_argument("job_dir", **{**JOB_DIR, "help": "the new job directory"})
     _add_partitions(fork)
     kept = add(actions, "retain", _retain, "remove surplus and old savepoints")
-    add_job_dir(kept, "place", metavar="JOB_DIR|URL", help=_PLACE)
+    add_job_dir(kept, "location", metavar="JOB_DIR|URL", help=_LOCATION)
     kept.add_argument("--keep", type=int, metavar="N", help="keep the N newest of each series")
     kept.add_argument("--max-age", metavar="DURATION", help="the greatest age of a savepoint")
     text = "only savepoints of this origin; may be repeated; default: periodic"
@@ -163,19 +163,19 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    with refusing(arguments.place, "read"):
-        savepoints, leftovers = find_savepoints(open_storage(savepoints_of(arguments.place)))
+    with refusing(arguments.location, "read"):
+        savepoints, leftovers = find_savepoints(open_storage(savepoints_of(arguments.location)))
     if arguments.json:
         found = [{**_without_files(s), "url": s.url} for s in savepoints]
         damaged = [
-            {"url": each.place.url, "damage": each.damage} for each in leftovers if each.damage
+            {"url": each.location.url, "damage": each.damage} for each in leftovers if each.damage
         ]
         print_json({"version": 1, "savepoints": found, "damaged": damaged})
         return EXIT_OK
     for savepoint in savepoints:
         print(_line(savepoint))
     for leftover in leftovers:
-        print(f"{leftover.place.url}: {_why_none(leftover)}")
+        print(f"{leftover.location.url}: {_why_none(leftover)}")
     return EXIT_OK
 
 
@@ -190,11 +190,11 @@ def _why_none(leftover: IncompleteSavepoint) -> str:
     return f"no savepoint ({held.purpose} since {held.began})"
 
 
-def savepoints_of(place: str) -> str:
-    """Return the folder of a job's savepoints, or *place* itself when it is no job directory."""
-    if directory_at(place).job() is None:
-        return place
-    return f"{place.rstrip('/')}/savepoints"
+def savepoints_of(location: str) -> str:
+    """Return the folder of a job's savepoints, or *location* itself when it is no job directory."""
+    if directory_at(location).job() is None:
+        return location
+    return f"{location.rstrip('/')}/savepoints"
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -265,7 +265,7 @@ def _retain(arguments: argparse.Namespace) -> int:
         max_age_s=None if age is None else parse_duration(age, name="--max-age"),
         origins=tuple(arguments.origin or ("periodic",)),
     )
-    gone = retain(savepoints_of(arguments.place), retention)
+    gone = retain(savepoints_of(arguments.location), retention)
     print(f"disposed of {len(gone)}: {', '.join(gone) or '-'}")
     return EXIT_OK
 

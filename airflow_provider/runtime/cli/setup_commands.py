@@ -124,10 +124,10 @@ def _init(arguments: argparse.Namespace) -> int:
     for name, text in FILES.items():
         with (folder / name).open("x") as file:  # one that came meanwhile is not replaced either
             file.write(text)
-    place = shlex.quote(str(folder))
+    location = shlex.quote(str(folder))
     print(f"{folder}: {', '.join(FILES)}")
-    print(f"  pytest {place}")
-    print(f"  spark-stream check {place}/data/jobs/first --entry {place}/job.py:counts")
+    print(f"  pytest {location}")
+    print(f"  spark-stream check {location}/data/jobs/first --entry {location}/job.py:counts")
     return EXIT_OK
 
 
@@ -205,9 +205,9 @@ def _savepoints(prefix: str, **_: Any) -> list[str]:
 
     typed = Path(prefix or ".")
     folder = typed if prefix.endswith("/") or not prefix else typed.parent
-    places = (folder, folder / "savepoints")
+    locations = (folder, folder / "savepoints")
     with contextlib.suppress(OSError):
-        found = [each for place in places if place.is_dir() for each in place.iterdir()]
+        found = [each for location in locations if location.is_dir() for each in location.iterdir()]
         return [
             str(each)
             for each in found

@@ -121,7 +121,7 @@ class BootstrapSpec(DriverSpec):
 
     @property
     def digest(self) -> str:
-        """What distinguishes it from a bootstrap of another history to the same place."""
+        """What distinguishes it from a bootstrap of another history to the same location."""
         asked = [
             sorted(self.params.items()),
             self.output,
@@ -176,14 +176,14 @@ def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
     with refusing(scratch.url, "read"):
         before = IdentityRecord.read(scratch.storage, IDENTITY)
     if before is not None and before.bootstrap != spec.purpose:
-        other, place = before.bootstrap, of_caller("--to", "savepoint")
+        other, location = before.bootstrap, of_caller("--to", "savepoint")
         what = "another job lies there; "
         if other is not None:
             what = (
                 f"a bootstrap began at {before.made} for {other.savepoint} with other parameters, "
                 "and did not end; end it with those parameters, remove that folder, or "
             )
-        msg = f"{scratch.url}: {what}give this one another {place}"
+        msg = f"{scratch.url}: {what}give this one another {location}"
         raise ConfigError(msg)
 
 

@@ -194,8 +194,8 @@ def check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -
             msg = (
                 f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
                 f"the bootstrap of {url} has read ({before.where}), so its rows would "
-                "count twice. Let it read later data, from another place; or bootstrap again with "
-                f"{keep_position(source.name)}, so that it continues where history ended"
+                "count twice. Let it read later data, from another location; or bootstrap again "
+                f"with {keep_position(source.name)}, so that it continues where history ended"
             )
             raise ConfigError(msg)
 

@@ -27,7 +27,7 @@ from airflow_provider.runtime.failures.restart_strategy import (
     queries_to_restart,
 )
 from airflow_provider.runtime.failures.rules import DISK, JVM_GONE
-from airflow_provider.runtime.queries.python_functions import places_of_functions
+from airflow_provider.runtime.queries.python_functions import locations_of_functions
 from airflow_provider.runtime.sinks.spark_sink import ForEachBatchSink
 from airflow_provider.runtime.storage.mounts import full_disk
 from airflow_provider.runtime.storage.open import local_path_of
@@ -198,7 +198,7 @@ class ErrorLog:
             failure = dataclasses.replace(
                 failure,
                 source=_source_of(failure, query),
-                place=failure.place or _place_in(query, error, failure),
+                location=failure.location or _location_in(query, error, failure),
                 remedy=IN_A_BATCH.get(failure.condition, failure.remedy),
             )
         failure = self._with_disk(failure)
@@ -208,8 +208,8 @@ class ErrorLog:
         if failure.rule != DISK or "/" in failure.reason:
             return failure
         scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-        places = [local_path_of(self._run.url), *scratch, tempfile.gettempdir()]
-        full = full_disk(filter(None, places))
+        locations = [local_path_of(self._run.url), *scratch, tempfile.gettempdir()]
+        full = full_disk(filter(None, locations))
         if full is None:
             return failure
         return dataclasses.replace(failure, reason=f"{full}: {failure.reason}")
@@ -237,12 +237,12 @@ def _source_of(failure: Failure, query: RunningQuery | BatchQuery) -> str | None
     return failure.source or next(found, None)
 
 
-def _place_in(query: RunningQuery | BatchQuery, error: BaseException, failure: Failure) -> str:
+def _location_in(query: RunningQuery | BatchQuery, error: BaseException, failure: Failure) -> str:
     """Return the functions of a query that may have failed, if Spark names no line of the job."""
     if failure.condition == UNREAD_BATCH:
         sinks = [each for each in query.definition.sinks if isinstance(each, ForEachBatchSink)]
-        return ", ".join(filter(None, (sink.place for sink in sinks)))
+        return ", ".join(filter(None, (sink.line for sink in sinks)))
     try:
-        return places_of_functions(query.definition.df) if is_raised_in_worker(error) else ""
+        return locations_of_functions(query.definition.df) if is_raised_in_worker(error) else ""
     except Exception:  # noqa: BLE001 - the JVM may be what has failed
         return ""

@@ -380,7 +380,7 @@ class TakeOver(StartingPoint):
             f"query {query.name!r}: batch {theirs.logs.position().open_batch} of {theirs.logs.url} "
             "is planned and not committed, so plain Spark may have written its rows, and they "
             "would be written again: run the plain program until that batch has ended, or write to "
-            "a new place and begin from a savepoint (spark-stream savepoint take --checkpoint)"
+            "a new location and begin from a savepoint (spark-stream savepoint take --checkpoint)"
         )
         raise ConfigError(msg)
 
@@ -400,28 +400,28 @@ def checkpoints_to_take_over(
     if not is_open and (last is not None or any(logs.exists() for logs in own)):
         _check_none_new(directory, named)
         return {}
-    return {name: place for name, place in named.items() if _has_committed(place)}
+    return {name: location for name, location in named.items() if _has_committed(location)}
 
 
 def _check_none_new(directory: JobDirectory, named: Mapping[str, Storage]) -> None:
     """Refuse a query that would read again what plain Spark has read: only jobs take over."""
     lineage = lineage_of(directory.storage)
-    for name, place in named.items():
+    for name, location in named.items():
         has_begun = CheckpointLogs(directory.checkpoint(name)).exists()
-        if has_begun or not _has_committed(place) or is_claimed(place, name, lineage):
+        if has_begun or not _has_committed(location) or is_claimed(location, name, lineage):
             continue
         msg = (
             f"{directory.url}: query {name!r} is new in a job that has begun, and the checkpoint "
-            f"{place.url} is taken over only when a job begins, so the query would write again "
+            f"{location.url} is taken over only when a job begins, so the query would write again "
             "what plain Spark has written; leave the checkpoint out, so that the query reads and "
             f"writes all of its input again, or {FROM_SCRATCH}"
         )
         raise ConfigError(msg)
 
 
-def _has_committed(place: Storage) -> bool:
-    with refusing(place.url, "read"):
-        return CheckpointLogs(place).position().last_commit >= 0
+def _has_committed(location: Storage) -> bool:
+    with refusing(location.url, "read"):
+        return CheckpointLogs(location).position().last_commit >= 0
 
 
 def _is_ours(directory: JobDirectory, savepoint: str | None) -> bool:

@@ -115,7 +115,7 @@ def check_kept_secret(spec: RunSpec) -> None:
         check_event_log({**({} if is_submitted() else configured(os.environ)), **spec.conf})
 
 
-def check_names_and_places(queries: Sequence[QueryDefinition]) -> None:
+def check_names_and_locations(queries: Sequence[QueryDefinition]) -> None:
     """Refuse a secret in a name, a path or a column of a query, or as a key of its state."""
     secrets = redaction.known()
     if not secrets:

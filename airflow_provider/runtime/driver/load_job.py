@@ -23,7 +23,7 @@ from airflow_provider.runtime.driver.execution_mode import (
     wanted_mode,
 )
 from airflow_provider.runtime.driver.job_checks import (
-    check_names_and_places,
+    check_names_and_locations,
     declares_only,
 )
 from airflow_provider.runtime.entry_point import (
@@ -60,7 +60,7 @@ from airflow_provider.runtime.spark.session import choose_maintenance, job_sessi
 from airflow_provider.runtime.spark.session_rows import SessionRows
 from airflow_provider.runtime.spark.spark_log import keep_secrets
 from airflow_provider.runtime.spark.versions import explain_missing
-from airflow_provider.runtime.storage.open import check_place, local_path_of
+from airflow_provider.runtime.storage.open import check_location, local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +84,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
     """Check what every command on a job needs, and wait until its lease is free."""
     check_entry_file(spec.entry)
-    check_place(directory.url)
+    check_location(directory.url)
     return wait_for_free_lease(directory.storage, clock)
 
 
@@ -167,7 +167,7 @@ def load_job_in(
     context = declare({})
     with _held(context), context.refusals.reporting():
         pins.check(rows.now(), rows.given, rows.usual)
-        check_names_and_places(context.queries)
+        check_names_and_locations(context.queries)
         check_session(context.spark.conf)
         plan = _planned(spec, context.queries, mode, definition_of(function))
     choose_maintenance(rows.session, is_endless=plan.until == "stopped")
@@ -228,12 +228,12 @@ def declared_queries(
 
 
 def _planned(
-    spec: RunSpec, queries: tuple[QueryDefinition, ...], mode: str, place: str
+    spec: RunSpec, queries: tuple[QueryDefinition, ...], mode: str, location: str
 ) -> ExecutionPlan:
     try:
         return dataclasses.replace(resolve_plan(spec, queries), mode=mode)
     except ConfigError as error:
-        error.at(place)
+        error.at(location)
         raise
 
 
@@ -266,7 +266,7 @@ def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
     except (Exception, SystemExit) as error:
         more = explain_missing(error)
         msg = f"{classify(error).explanation.what}{more}" if more else None
-        raise refusal_of(error, msg, place=definition_of(function)) from error
+        raise refusal_of(error, msg, location=definition_of(function)) from error
 
 
 def _send_by_value(function: Callable[..., None], *, is_given: bool) -> None:

@@ -118,15 +118,15 @@ class QueryOpener:
         # What the job was declared with may have been restored or rewound since.
         ended = sources_end(self.directory, query.name)
         query = bind(query, self.directory, ended, self.job.declare)
-        place = self.directory.checkpoint(query.name)
-        logs = CheckpointLogs(place)
+        location = self.directory.checkpoint(query.name)
+        logs = CheckpointLogs(location)
         self._advise(query, logs)
         epochs = self._epochs_of(query, logs)
         epochs.recover(held_back.batch if held_back is not None else None)
         target_s = self.spec.batch_sizing_s(self.job.plan.until)
         return RunningQuery(
             query,
-            checkpoint=spark_url(place.url),
+            checkpoint=spark_url(location.url),
             logs=logs,
             epochs=epochs,
             trigger=self.job.plan.trigger(self.spec.trigger_s),
@@ -138,17 +138,17 @@ class QueryOpener:
                 else None
             ),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
-            ends=self._ends_of(query, place, logs),
+            ends=self._ends_of(query, location, logs),
             policy=RowPolicy(query, self.spec.late, self.spec.accepted_late_rows),
         )
 
     def _ends_of(
-        self, query: QueryDefinition, place: Storage, logs: CheckpointLogs
+        self, query: QueryDefinition, location: Storage, logs: CheckpointLogs
     ) -> FixedEnds | None:
         if query.native is not None:
             return None
         return FixedEnds(
-            query, checkpoint=place, logs=logs, run=self.run, lease=self.lease, clock=self.clock
+            query, checkpoint=location, logs=logs, run=self.run, lease=self.lease, clock=self.clock
         )
 
     def _advise(self, query: QueryDefinition, logs: CheckpointLogs) -> None:

@@ -394,6 +394,6 @@ def _state_operators(
         return []
     last_commit = query.logs.position().last_commit
     reported = reported_state(query.definition.df.sparkSession, query.last_progress(), last_commit)
-    place = directory.checkpoint(query.name).url
+    location = directory.checkpoint(query.name).url
     planned = query.definition.topology.operators
-    return reported or read_state_operators(job.spark, spark_url(place), planned)
+    return reported or read_state_operators(job.spark, spark_url(location), planned)

@@ -330,10 +330,10 @@ def _check_active(directory: JobDirectory, rewinds: str | None = None) -> None:
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> OperationRecord | None:
-    last, place = Restores(directory).last(), open_storage(savepoint_url)
+    last, location = Restores(directory).last(), open_storage(savepoint_url)
     if last is None or last.is_open or last.plan.claim_mode != "claim":
         return None
-    return last if last.plan.savepoint == place.url and not place.exists(MANIFEST) else None
+    return last if last.plan.savepoint == location.url and not location.exists(MANIFEST) else None
 
 
 def _last_request(

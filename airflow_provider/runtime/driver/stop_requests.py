@@ -160,9 +160,9 @@ class StopRequestHandler:
     def _check_savepoint(self, request: RequestRecord) -> None:
         if request.savepoint is None:
             return
-        place = open_storage(request.savepoint)
-        if place.exists(MANIFEST) or place.list(""):
-            msg = f"{place.url}: the folder is not empty; choose another name for the savepoint"
+        location = open_storage(request.savepoint)
+        if location.exists(MANIFEST) or location.list(""):
+            msg = f"{location.url}: the folder is not empty; choose another name for the savepoint"
             raise ConfigError(msg)
 
     def take_savepoint(self) -> bool:

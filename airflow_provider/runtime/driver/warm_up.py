@@ -45,9 +45,11 @@ def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
         (root / "in" / "0.csv").write_text(_ROWS, encoding="utf-8")
         for round_ in range(rounds):
             for mode in ("streaming", "batch"):
-                place = root / f"{mode}-{round_}"
-                params = {"input": str(root / "in"), "output": str(place / "out")}
-                spec = RunSpec(job_dir=str(place / "job"), entry=_ENTRY, params=params, mode=mode)
+                location = root / f"{mode}-{round_}"
+                params = {"input": str(root / "in"), "output": str(location / "out")}
+                spec = RunSpec(
+                    job_dir=str(location / "job"), entry=_ENTRY, params=params, mode=mode
+                )
                 run_job(spec, spark=spark)
 
 

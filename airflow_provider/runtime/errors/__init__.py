@@ -43,10 +43,10 @@ class SparkStreamError(Exception):
     def _message(self) -> str:
         return super().__str__()
 
-    def at(self, place: str) -> None:
+    def at(self, location: str) -> None:
         """Add the line of the job that the error is about, unless one is known."""
-        if place and not self.parts.place:
-            self.explanation = dataclasses.replace(self.parts, place=place)
+        if location and not self.parts.location:
+            self.explanation = dataclasses.replace(self.parts, location=location)
 
     @property
     def parts(self) -> Explanation:
@@ -68,7 +68,7 @@ class UnsupportedVersionError(ConfigError):
 
 
 class UnknownJobError(ConfigError):
-    """There is no job, run or checkpoint at the given place."""
+    """There is no job, run or checkpoint at the given location."""
 
 
 class NotAStreamError(ConfigError):
@@ -336,6 +336,6 @@ def refusing(where: str, doing: str) -> Iterator[None]:
     except PermissionError as error:
         msg = (
             f"{error.filename or where}: cannot be {doing}: {error.strerror or error}; use an "
-            "account that may, or another place"
+            "account that may, or another location"
         )
         raise ConfigError(msg) from error

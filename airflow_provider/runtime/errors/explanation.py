@@ -53,7 +53,7 @@ class Explanation:
     """
 
     what: str
-    place: str = ""
+    location: str = ""
     query: str | None = None
     batch: int | None = None
     source: str | None = None
@@ -67,7 +67,7 @@ class Explanation:
     def where(self) -> str:
         source = f"source {self.source!r}" if self.source is not None else ""
         parts = [
-            self.place,
+            self.location,
             f"query {self.query!r}" if self.query is not None else "",
             f"batch {self.batch}" if self.batch is not None else "",
             "" if self.what.startswith(source) else source,
@@ -83,7 +83,7 @@ class Explanation:
     @property
     def fix(self) -> str:
         """The remedy; a line that is not known is no place to go to."""
-        return _BY_STACK if self.remedy == THERE and not self.place else self.remedy
+        return _BY_STACK if self.remedy == THERE and not self.location else self.remedy
 
     @property
     def is_one_line(self) -> bool:
@@ -226,7 +226,7 @@ class Failure:
     root_cause: str = ""
     rule: str = ""
     restartable: bool = True
-    place: str = ""
+    location: str = ""
     source: str | None = None
     input_file: str = ""
     remedy: str = ""
@@ -249,7 +249,7 @@ class Failure:
         beneath = self.root_cause if self.reason not in self.root_cause else ""
         return Explanation(
             what=headed(self.condition, self.reason, beneath, has_words=bool(self.remedy)),
-            place=self.place,
+            location=self.location,
             query=self.query or None,
             batch=self.batch if self.query else None,
             source=self.source,
@@ -303,12 +303,12 @@ def line_of(error: BaseException) -> str:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         if isinstance(link, SyntaxError) and link.filename and is_of_job(link.filename):
-            return place_of(link.filename, link.lineno or 1)
+            return location_of(link.filename, link.lineno or 1)
         frames = traceback.walk_tb(link.__traceback__)
         lines = [(frame.f_code.co_filename, number) for frame, number in frames]
         own = [line for line in lines if is_of_job(line[0])]
         if own:
-            return place_of(*own[-1])
+            return location_of(*own[-1])
         link = link.__cause__ or link.__context__
     return ""
 
@@ -316,7 +316,7 @@ def line_of(error: BaseException) -> str:
 def line_here() -> str:
     """Return the innermost line of the job's files that is being run; empty if none."""
     lines = ((frame.f_code.co_filename, number) for frame, number in traceback.walk_stack(None))
-    return next((place_of(*line) for line in lines if is_of_job(line[0])), "")
+    return next((location_of(*line) for line in lines if is_of_job(line[0])), "")
 
 
 def line_in_text(text: str) -> str:
@@ -324,7 +324,7 @@ def line_in_text(text: str) -> str:
     frames = [frame for frame in _FRAME.findall(text) if is_of_job(frame[0])]
     sites = [site for site in _CALL_SITE.findall(text) if is_of_job(site[0])]
     found = frames[-1] if frames else sites[0] if sites else None
-    return place_of(*found) if found is not None else ""
+    return location_of(*found) if found is not None else ""
 
 
 def definition_of(function: Callable[..., object]) -> str:
@@ -332,7 +332,7 @@ def definition_of(function: Callable[..., object]) -> str:
     code = getattr(function, "__code__", None)
     if code is None or not is_of_job(code.co_filename):
         return ""
-    return place_of(code.co_filename, code.co_firstlineno)
+    return location_of(code.co_filename, code.co_firstlineno)
 
 
 def is_of_job(filename: str) -> bool:
@@ -340,7 +340,7 @@ def is_of_job(filename: str) -> bool:
     return _OF_OTHERS.search(Path(filename).as_posix()) is None
 
 
-def place_of(filename: str, line: int | str) -> str:
+def location_of(filename: str, line: int | str) -> str:
     """Return ``FILE:LINE``, with the path as Python imports it from its folder."""
     path = PurePath(filename)
     roots = {PurePath(os.path.abspath(root)) for root in sys.path}

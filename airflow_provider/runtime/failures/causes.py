@@ -273,7 +273,7 @@ _PYTHON_END: Final = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::[ \t]*(?P<words>
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:\.[A-Z0-9_]+)*)\]")
 _SQL_STATE: Final = re.compile(r"\bSQLSTATE: ([A-Z0-9]{5})\b")
 # First match wins: a task that could not fetch from an executor runs on another one.
-_PLACES: Final = (
+_LOCATIONS: Final = (
     re.compile(r"BlockManagerId\((?P<executor>[\w-]+), (?P<host>[^,\s)]+), \d+"),
     re.compile(r"Lost executor (?P<executor>[\w-]+) on (?P<host>[\w.:-]+?):?(?=\s|$)"),
     re.compile(r"\(TID \d+\) \((?P<host>\S+) executor (?P<executor>[\w-]+)\)"),
@@ -297,7 +297,7 @@ class ParsedError(NamedTuple):
     in_worker: bool
 
 
-class FailurePlace(NamedTuple):
+class FailureLocation(NamedTuple):
     """The machine and the executor of a failure; None for unknown."""
 
     host: str | None
@@ -324,11 +324,11 @@ def sql_states_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SQL_STATE.findall(text)))
 
 
-def place_in(text: str) -> FailurePlace:
+def location_in(text: str) -> FailureLocation:
     """Return the machine and the executor that *text* blames."""
     host: str | None = None
     executor: str | None = None
-    for pattern in _PLACES:
+    for pattern in _LOCATIONS:
         match = pattern.search(text)
         if match is None:
             continue
@@ -337,7 +337,7 @@ def place_in(text: str) -> FailurePlace:
             executor = groups.get("executor")
         if host is None:
             host = groups.get("host")
-    return FailurePlace(host, executor if executor != _AT_DRIVER else None)
+    return FailureLocation(host, executor if executor != _AT_DRIVER else None)
 
 
 def input_in(text: str) -> str:

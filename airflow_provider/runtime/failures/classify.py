@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors.explanation import (
     line_in_text,
     line_of,
 )
-from airflow_provider.runtime.failures.causes import causes_of, input_in, place_in, text_of
+from airflow_provider.runtime.failures.causes import causes_of, input_in, location_in, text_of
 from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM, Wording, wording_of
 from airflow_provider.runtime.failures.rule import is_restartable
@@ -72,7 +72,7 @@ def classify(
     causes = causes_of(error)
     found = _decide(causes, marks or FailureOverrides())
     text = "\n".join([text_of(error), *(cause.words for cause in causes)])
-    place = place_in(text)
+    location = location_in(text)
     words = _JVM_GONE if found.what == JVM_GONE.what else _wording(found.cause, causes)
     parts = error.parts if isinstance(error, SparkStreamError) else None
     return Failure(
@@ -80,13 +80,13 @@ def classify(
         reason=_reason_of(found, words) if parts is None else parts.what,
         condition=_condition_of(found.cause),
         query=query,
-        host=place.host or socket.gethostname(),
-        executor=place.executor,
+        host=location.host or socket.gethostname(),
+        executor=location.executor,
         batch=batch,
         root_cause=_shortened(_root_cause(found.cause, causes, words).describe(), found),
         rule=found.what,
         restartable=found.restartable,
-        place=(parts.place if parts else "") or line_of(error) or line_in_text(text),
+        location=(parts.location if parts else "") or line_of(error) or line_in_text(text),
         source=parts.source if parts else None,
         input_file=input_in(text),
         remedy=parts.remedy if parts else words.remedy or found.remedy,
@@ -103,7 +103,7 @@ def refusal_of(
     message: str | None = None,
     *,
     source: str | None = None,
-    place: str = "",
+    location: str = "",
     mistake: type[ConfigError] = ConfigError,
 ) -> SparkStreamError:
     """Return the error with which a start is refused before anything was written.
@@ -124,7 +124,7 @@ def refusal_of(
     remedy = parts.remedy or (ANSWERS if kind is OutageError else "")
     refused = kind(what)
     refused.explanation = dataclasses.replace(
-        parts, what=what, source=source, place=parts.place or place, remedy=remedy
+        parts, what=what, source=source, location=parts.location or location, remedy=remedy
     )
     return refused
 
@@ -289,11 +289,11 @@ def _class(name: str, value: str) -> FailureClass:
 
 # --- errors of the operating system -------------------------------------------------------------
 
-_PERMISSIONS: Final = "use an account that may, or another place"
+_PERMISSIONS: Final = "use an account that may, or another location"
 _FIXES: Final = {
     errno.EACCES: _PERMISSIONS,
     errno.EPERM: _PERMISSIONS,
-    errno.EROFS: "mount it for writing, or use another place",
+    errno.EROFS: "mount it for writing, or use another location",
     errno.ENOTDIR: "a file is where a folder should be: correct the path, or move the file away",
     errno.EISDIR: "a folder is where a file should be: correct the path, or move it away",
     errno.EEXIST: "something else is where a folder should be: move it away",
@@ -314,7 +314,9 @@ def of_the_system(error: OSError) -> Failure:
     where = f"{_printable(os.fsdecode(named))}: " if isinstance(named, str | bytes) else ""
     way = _FIXES.get(error.errno)
     reason = f"{where}{error.strerror}" + (f"; {way}" if way else "")
-    return dataclasses.replace(failure, reason=reason, root_cause="", place="", remedy="", host="")
+    return dataclasses.replace(
+        failure, reason=reason, root_cause="", location="", remedy="", host=""
+    )
 
 
 def _printable(path: str) -> str:

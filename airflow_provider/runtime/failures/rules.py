@@ -165,7 +165,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         words=("Permission denied",),
         errnos=(errno.EACCES, errno.EPERM),
-        remedy="give the account of the driver this permission, or use another place",
+        remedy="give the account of the driver this permission, or use another location",
     ),
     Rule(
         "reading state was disturbed, for no reason that lasts",

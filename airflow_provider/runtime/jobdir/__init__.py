@@ -1,1 +1,1 @@
-"""The job directory: the only package that knows the place and the content of each document."""
+"""The job directory: the only package that knows the location and the content of each document."""

@@ -105,7 +105,7 @@ class BatchHistory(Document):
     """``history/<query>.json``: the last batches of a query in a run, and hours of older ones."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/history/{query}.json",)
+    LOCATIONS = ("runs/<run id>/history/{query}.json",)
     WRITTEN = Written("replaced", "driver, with its reports", "nothing to show")
 
     query: Name

@@ -67,14 +67,14 @@ def from_json(value: Any) -> Offsets:
     return found
 
 
-class _ReadPlace(TypedDict):
+class _ReadLocation(TypedDict):
     name: str
     format: str
     path: str | None
     options: str
 
 
-ReadPlaceValues = Annotated[dict[str, Any], shaped(_ReadPlace)]
+ReadLocationValues = Annotated[dict[str, Any], shaped(_ReadLocation)]
 
 
 FILE_FORMATS: Final = frozenset(
@@ -169,8 +169,8 @@ def folder_dataset(url: str) -> Dataset:
     authority, _, path = address.partition("://")[2].partition("/")
     user, _, host = authority.rpartition("@")
     # In Azure's addresses the part before the @ is the container.
-    place = f"{user.partition(':')[0]}@{host}" if scheme.startswith("abfs") and user else host
-    return Dataset(f"{scheme}://{place}", path.strip("/") or "/")
+    location = f"{user.partition(':')[0]}@{host}" if scheme.startswith("abfs") and user else host
+    return Dataset(f"{scheme}://{location}", path.strip("/") or "/")
 
 
 def table_dataset(host: str, port: str | None, *names: str) -> Dataset:
@@ -186,12 +186,12 @@ def datasets_of(
 ) -> tuple[Dataset, ...]:
     """Return the datasets that one of Spark's own readers or writers reaches."""
     lower = {key.lower(): str(value) for key, value in options.items()}
-    kind, place = data_format.lower(), path or lower.get("path")
+    kind, location = data_format.lower(), path or lower.get("path")
     if kind in KAFKA_FORMATS:
         return _topics(lower)
-    if place is None or kind not in _IN_FOLDERS or (kind == "iceberg" and "/" not in place):
+    if location is None or kind not in _IN_FOLDERS or (kind == "iceberg" and "/" not in location):
         return ()
-    return (folder_dataset(place),)
+    return (folder_dataset(location),)
 
 
 def _topics(options: Mapping[str, str]) -> tuple[Dataset, ...]:

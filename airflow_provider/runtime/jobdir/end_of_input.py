@@ -42,7 +42,7 @@ class DrainIntent(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/drains/{query_id}.json",)
+    LOCATIONS = ("queries/<query>/drains/{query_id}.json",)
     WRITTEN = Written("once", "driver, or restore", "the query reads")
 
     query_id: Name
@@ -63,7 +63,7 @@ class EndedSources(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/ended/{query_id}.json",)
+    LOCATIONS = ("queries/<query>/ended/{query_id}.json",)
     WRITTEN = Written("once", "driver, or restore", "all sources are read")
 
     query_id: Name
@@ -256,7 +256,7 @@ class SourceEnds(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/ends/{query_id}.json",)
+    LOCATIONS = ("runs/<run id>/ends/{query_id}.json",)
     WRITTEN = Written("once", "driver, before its first batch", "the ends are not decided")
     IS_EXACT = True
     MOST_BYTES = 256 * MIB

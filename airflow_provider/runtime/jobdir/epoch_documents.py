@@ -42,7 +42,7 @@ class EpochRecord(Document):
         source_rows: ``rows_read`` by source; None when not known.
         pushed_filters: by source, the filters by which its reader leaves out rows uncounted.
         lost_rows: messages up to and with this epoch that had expired before the run read them.
-        taps: rows of the run up to and with this epoch at each place with rules.
+        taps: rows of the run up to and with this epoch at each location with rules.
         quarantined_rows: rows of the run that were quarantined; None if the sink does not count.
         offsets: Spark's ``offsets/<epoch>`` when the batch ran; None if Spark keeps none, and in
             packed records.
@@ -51,7 +51,7 @@ class EpochRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = (
+    LOCATIONS = (
         "queries/<query>/committables/{query_id}/{epoch}.{token}.json",
         "queries/<query>/committables/{query_id}/{epoch}.json",
     )
@@ -97,7 +97,7 @@ class HistoryRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/committables/{query_id}/{first}-{last}.json",)
+    LOCATIONS = ("queries/<query>/committables/{query_id}/{first}-{last}.json",)
     WRITTEN = Written("once", "driver, at its start, or restore", "no record was folded")
 
     query_id: Name = "-"
@@ -152,7 +152,7 @@ class PackRecord(Document):
     """``<first>-<last>.packed.json``: the records of published epochs of one run, in order."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/committables/{query_id}/{first}-{last}.packed.json",)
+    LOCATIONS = ("queries/<query>/committables/{query_id}/{first}-{last}.packed.json",)
     WRITTEN = Written("once", "driver, at its start", "no record was packed")
 
     query_id: Name
@@ -184,7 +184,7 @@ class RevertRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = (
+    LOCATIONS = (
         "queries/<query>/committables/{query_id}/reverted-{first_epoch}.json",
         "queries/<query>/committables/{query_id}/kept-{first_epoch}.json",
     )
@@ -217,7 +217,7 @@ class LateCount:
 
 @dataclasses.dataclass(frozen=True)
 class TapCount:
-    """Rows at a place with rules.
+    """Rows at a location with rules.
 
     Attributes:
         rows: how many came.
@@ -249,7 +249,7 @@ class BatchCounts:
         read: rows that the scans have given; None when not known.
         late: rows dropped as late; None when not known.
         lost: messages that had expired before they were read.
-        taps: the counts of each place with rules, by its name.
+        taps: the counts of each location with rules, by its name.
         sources: *read* by source; None when not known.
         pushed: by source, the filters by which its reader leaves out rows uncounted.
     """

@@ -48,7 +48,7 @@ class RetiredRecord(Document):
     """``retired.json``: how far old leases were retired."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("retired.json",)
+    LOCATIONS = ("retired.json",)
     WRITTEN = Written("replaced", "driver, at its start", "nothing was removed")
 
     token: NonNegative

@@ -66,7 +66,7 @@ class IdentityRecord(Document):
     VERSION: ClassVar[int] = 2  # of the format of the whole directory
     OLDEST: ClassVar[int] = 2
     CONTENTS = Contents.FACTS
-    PLACES = ("identity.json",)
+    LOCATIONS = ("identity.json",)
     WRITTEN = Written("once", "first submission or driver", "a new directory, or a damaged one")
 
     identity: Name
@@ -100,7 +100,7 @@ class PredecessorRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("predecessors/{identity}.json",)
+    LOCATIONS = ("predecessors/{identity}.json",)
     WRITTEN = Written("once", "task, driver or restore", "the job continues no other")
 
     identity: Name

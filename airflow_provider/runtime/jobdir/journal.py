@@ -5,7 +5,7 @@ is done, and step 2 when all is done. Every document is put if absent and never 
 number belongs to one process.
 
 Who continues the operation of a process that is presumed dead first begins one of his own, under
-the next number. The earlier process may wake up, and what it does then is in places that do not
+the next number. The earlier process may wake up, and what it does then is in locations that do not
 count.
 
 =====================================  ============================================================
@@ -75,17 +75,17 @@ class OperationRecord(Document):
         step: 1 when it begins, 2 when it is done.
         token: the lease of the driver that does it; another one takes a new number.
         restore: to what it sets queries, if it does.
-        relocates: the queries to which it gives a new place, with the same state and id.
+        relocates: the queries to which it gives a new location, with the same state and id.
         rewinds: the runs that no longer count by it; they are marked when it has begun.
         by: what rewinds them: a command or a run; empty for a restore itself.
-        places: per query that was ever restored or relocated, the number of the operation that made
-            the place of its checkpoint. It names the new place of a relocated query when the files
-            are there.
+        locations: per query that was ever restored or relocated, the number of the operation that
+            made the location of its checkpoint. It names the new location of a relocated query when
+            the files are there.
         before: the number of the last restore before this one, 0 for none.
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("operations/{number}.{step}.json",)
+    LOCATIONS = ("operations/{number}.{step}.json",)
     WRITTEN = Written("once", "restore, rewind or driver", "not begun; not done")
 
     number: Positive
@@ -96,7 +96,7 @@ class OperationRecord(Document):
     relocates: list[Name] = dataclasses.field(default_factory=list)
     rewinds: list[Name] = dataclasses.field(default_factory=list)
     by: str = ""
-    places: dict[Name, NonNegative] = dataclasses.field(default_factory=dict)
+    locations: dict[Name, NonNegative] = dataclasses.field(default_factory=dict)
     before: NonNegative = 0
 
     @property
@@ -126,7 +126,7 @@ class Journal:
         return [*self._steps]
 
     def newest(self) -> OperationRecord | None:
-        """Return the newest operation, which says which places count."""
+        """Return the newest operation, which says which locations count."""
         return next((self.read(number) for number in self._steps), None)
 
     def read(self, number: int) -> OperationRecord | None:
@@ -167,7 +167,7 @@ def draft(job: Storage, number: int, token: int, at: str) -> OperationRecord:
         number=number,
         token=token,
         began=at,
-        places=newest.places if newest is not None else {},
+        locations=newest.locations if newest is not None else {},
         before=last.number if last is not None else 0,
     )
 

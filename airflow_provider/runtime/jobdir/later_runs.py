@@ -41,12 +41,12 @@ def is_current(directory: JobDirectory, run_id: str) -> bool:
 def has_written(directory: JobDirectory, record: RunRecord) -> bool:
     """Whether a run has pre-committed or published an epoch, or Spark has run a batch of it."""
     for name, before in record.starting.items():
-        place = directory.committables(name)
-        if _has_epochs(place, record.run_id):
+        location = directory.committables(name)
+        if _has_epochs(location, record.run_id):
             return True
         logs = CheckpointLogs(directory.checkpoint(name))
         last = logs.position().last_commit
-        if last > before and not EpochRecords(place, str(logs.query_id())).has_own():
+        if last > before and not EpochRecords(location, str(logs.query_id())).has_own():
             return True
     return False
 

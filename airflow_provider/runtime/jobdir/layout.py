@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import identity
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_path
-from airflow_provider.runtime.jobdir.checkpoint_places import place, places
+from airflow_provider.runtime.jobdir.checkpoint_locations import location, locations
 from airflow_provider.runtime.jobdir.identity import PATH as IDENTITY
 from airflow_provider.runtime.jobdir.journal import FOLDER as OPERATIONS
 from airflow_provider.runtime.jobdir.pinned_settings import FOLDER as SETTINGS
@@ -62,8 +62,8 @@ class JobDirectory:
         record.put_if_absent(self.storage, "job.json")
 
     def checkpoint(self, query: str) -> Storage:
-        """Return where Spark keeps the checkpoint of *query* that counts; see :mod:`places`."""
-        return self.storage.at(place(query, places(self.storage).get(query, 0)))
+        """Return where Spark keeps the checkpoint of *query* that counts; see :mod:`locations`."""
+        return self.storage.at(location(query, locations(self.storage).get(query, 0)))
 
     def committables(self, query: str) -> Storage:
         return self.storage.at(f"queries/{query}/committables")

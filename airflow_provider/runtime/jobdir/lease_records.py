@@ -27,7 +27,7 @@ class LeaseRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("leases/{token}.json", "upgrades/leases/{token}.json")
+    LOCATIONS = ("leases/{token}.json", "upgrades/leases/{token}.json")
     WRITTEN = Written("once", "driver, or upgrade", "the token is free")
 
     token: Positive
@@ -62,7 +62,7 @@ class HeartbeatRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("heartbeats/{token}.json", "upgrades/heartbeats/{token}.json")
+    LOCATIONS = ("heartbeats/{token}.json", "upgrades/heartbeats/{token}.json")
     WRITTEN = Written("replaced", "holder, every two seconds", "as one that never changes")
 
     token: Positive

@@ -57,7 +57,7 @@ class PinnedSettingsRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("settings/{number}.json",)
+    LOCATIONS = ("settings/{number}.json",)
     WRITTEN = Written("once", "driver or restore, under its lease", "the next run pins its own")
 
     number: Positive

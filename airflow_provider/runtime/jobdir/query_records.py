@@ -51,7 +51,7 @@ class TopologyRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("queries/<query>/topologies/{query_id}.json",)
+    LOCATIONS = ("queries/<query>/topologies/{query_id}.json",)
     WRITTEN = Written("replaced", "driver, with each start", "as the checkpoint has it")
 
     query_id: Name

@@ -29,7 +29,7 @@ class _Failure(TypedDict, total=False):
     root_cause: str
     rule: str
     restartable: bool
-    place: str
+    location: str
     source: str | None
     input_file: str
     remedy: str

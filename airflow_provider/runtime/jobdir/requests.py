@@ -242,7 +242,7 @@ class WatchClaimRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/claims/{generation}.json",)
+    LOCATIONS = ("runs/<run id>/claims/{generation}.json",)
     WRITTEN = Written("completed", "task, and its trigger", "no task watches the run")
 
     generation: NonNegative

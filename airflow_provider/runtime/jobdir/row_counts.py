@@ -1,6 +1,6 @@
 """The account of a query's rows in a run: where the rows that it has read are.
 
-:func:`imbalance` is the check: numbers that were counted in different places have to agree.
+:func:`imbalance` is the check: numbers that were counted in different locations have to agree.
 """
 
 from __future__ import annotations

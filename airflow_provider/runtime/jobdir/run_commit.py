@@ -151,7 +151,7 @@ def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: Commit
     committables, now = directory.committables(name), logs.query_id()
     if EpochRecords(committables, query_id).find().is_abandoned:
         return True
-    if now is None:  # it may just be restored, into a place where nothing is yet
+    if now is None:  # it may just be restored, into a location where nothing is yet
         last = Journal(directory.storage).last_restore()
         plan = last.restore if last is not None and last.is_open else None
         return plan is not None and plan.queries.get(name, {}).get("replaces") == query_id

@@ -33,7 +33,7 @@ class JobRecord(Document):
     """``job.json``: the job's name."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("job.json",)
+    LOCATIONS = ("job.json",)
     WRITTEN = Written("once", "driver or restore, under its lease", "the job has not begun")
 
     name: str
@@ -57,7 +57,7 @@ class RunRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/{run_id}/run.json",)
+    LOCATIONS = ("runs/{run_id}/run.json",)
     WRITTEN = Written("once", "driver, at the first attempt", "the run has not begun")
 
     run_id: Name
@@ -100,7 +100,7 @@ class AttemptRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/attempts/{attempt}.json",)
+    LOCATIONS = ("runs/<run id>/attempts/{attempt}.json",)
     WRITTEN = Written("completed", "driver, at its start and its end", "it has not begun")
 
     attempt: Positive
@@ -125,7 +125,7 @@ class ProgressRecord(Document):
     """``progress.json``: the last progress of a run, for people; nothing is decided by it."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/progress.json",)
+    LOCATIONS = ("runs/<run id>/progress.json",)
     WRITTEN = Written("replaced", "driver, at most once a second", "nothing to show")
 
     at: str
@@ -149,7 +149,7 @@ class StopRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/stop.json",)
+    LOCATIONS = ("runs/<run id>/stop.json",)
     WRITTEN = Written("once", "driver, when it accepts a drain", "no drain was accepted")
 
     request_id: Name
@@ -162,7 +162,7 @@ class BatchCommit(Document):
     """``batch.json``: commits a BATCH run, whose queries have staged all their output."""
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/{run_id}/batch.json",)
+    LOCATIONS = ("runs/{run_id}/batch.json",)
     WRITTEN = Written("once", "driver of a BATCH run", "a BATCH run is not committed")
 
     run_id: Name
@@ -183,7 +183,7 @@ class RewoundRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/{run_id}/rewound.json",)
+    LOCATIONS = ("runs/{run_id}/rewound.json",)
     WRITTEN = Written("once", "rewind or restore", "the run counts")
 
     run_id: Name
@@ -206,7 +206,7 @@ class RequestRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("requests/{driver_id}/{number}.json",)
+    LOCATIONS = ("requests/{driver_id}/{number}.json",)
     WRITTEN = Written("once", "any client", "no request")
 
     id: Name
@@ -238,7 +238,7 @@ class ReplyRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("replies/{id}.json",)
+    LOCATIONS = ("replies/{id}.json",)
     WRITTEN = Written("once", "driver", "the request is not answered")
 
     id: Name
@@ -259,7 +259,7 @@ class FinalCheckpoint(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/{run_id}/final.json",)
+    LOCATIONS = ("runs/{run_id}/final.json",)
     WRITTEN = Written("once", "driver, or the next one", "see a sealed lease")
 
     job: str

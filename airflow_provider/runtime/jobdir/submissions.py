@@ -27,7 +27,7 @@ class SubmissionRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/submissions/{driver_id}.json",)
+    LOCATIONS = ("runs/<run id>/submissions/{driver_id}.json",)
     WRITTEN = Written("once", "task or command, before it starts the driver", "no such driver")
     IS_EXACT = True
 
@@ -55,7 +55,7 @@ class RunOwnerRecord(Document):
 
     CONTENTS = Contents.FACTS
     NAME: ClassVar[str] = "owner.json"
-    PLACES = ("runs/<run id>/owner.json",)
+    LOCATIONS = ("runs/<run id>/owner.json",)
     WRITTEN = Written("replaced", "task", "a command began the run")
 
     dag_id: str
@@ -75,7 +75,7 @@ class ReturnRecord(Document):
 
     CONTENTS = Contents.FACTS
     NAME: ClassVar[str] = "returned.json"
-    PLACES = ("runs/<run id>/returned.json",)
+    LOCATIONS = ("runs/<run id>/returned.json",)
     WRITTEN = Written("once", "task or trigger, before it succeeds", "a clear returns the result")
 
     at: IsoTime
@@ -91,7 +91,7 @@ class ProcessRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("runs/<run id>/submissions/<driver id>.process.json",)
+    LOCATIONS = ("runs/<run id>/submissions/<driver id>.process.json",)
     WRITTEN = Written("completed", "launcher process, or the next try", "no process started it")
 
     identity: ProcessIdentity
@@ -118,7 +118,7 @@ class HandleRecord(Handle, Document):
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("runs/<run id>/submissions/{driver_id}.handle.json",)
+    LOCATIONS = ("runs/<run id>/submissions/{driver_id}.handle.json",)
     WRITTEN = Written("replaced", "task or trigger", "not submitted to a cluster")
 
     driver_id: Name
@@ -127,7 +127,7 @@ class HandleRecord(Handle, Document):
 
     def handle(self) -> Handle:
         return Handle(
-            driver_id=self.driver_id, launcher=self.launcher, id=self.id, place=self.place
+            driver_id=self.driver_id, launcher=self.launcher, id=self.id, location=self.location
         )
 
     def status(self) -> LaunchStatus | None:
@@ -154,7 +154,7 @@ class DriverEnd(Document):
     """
 
     CONTENTS = Contents.LOG
-    PLACES = ("runs/<run id>/submissions/<driver id>.end.json",)
+    LOCATIONS = ("runs/<run id>/submissions/<driver id>.end.json",)
     WRITTEN = Written("completed", "launcher process, task or trigger", "no end is known")
 
     state: str

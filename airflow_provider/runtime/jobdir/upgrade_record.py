@@ -80,7 +80,7 @@ class UpgradeRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("upgrades/{number}.json",)
+    LOCATIONS = ("upgrades/{number}.json",)
     WRITTEN = Written("once", "upgrade", "the step was not reached")
 
     number: Positive = 1

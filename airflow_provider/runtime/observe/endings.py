@@ -134,7 +134,7 @@ def _on_screen(screen: Screen, guessed: FailureClass, host: str) -> Failure:
         root_cause=screen.why,
         rule=SILENT_RULE,
         restartable=False,
-        place=screen.where.partition(",")[0] if ":" in screen.where.partition(",")[0] else "",
+        location=screen.where.partition(",")[0] if ":" in screen.where.partition(",")[0] else "",
         source=_found(_SOURCE, screen.where),
         remedy=screen.remedy,
     )

@@ -211,11 +211,11 @@ class StreamReader:
 
     def _newest_savepoint(self) -> str | None:
         if self._savepoints_due():
-            place = self._directory.storage.at("savepoints")
-            names = [name for name in folders_in(place) if is_name(name)]
+            location = self._directory.storage.at("savepoints")
+            names = [name for name in folders_in(location) if is_name(name)]
             self._taken = {name: at for name, at in self._taken.items() if name in names}
             for name in set(last_of_each_origin(names)).difference(self._taken):
-                found = read_folder(place.at(name))
+                found = read_folder(location.at(name))
                 if isinstance(found, Savepoint):
                     self._taken[name] = found.record.taken
         return max(self._taken.values(), default=None)

@@ -117,7 +117,7 @@ def checked_rows(taps: Sequence[Tap], counts: BatchCounts) -> dict[str, int]:
 
 def _added(counts: Iterable[tuple[str, RuleCount]]) -> dict[str, RuleCount]:
     found: dict[str, RuleCount] = {}
-    for name, each in counts:  # a rule may be in several places of a query
+    for name, each in counts:  # a rule may be in several locations of a query
         before = found.get(name, RuleCount(0, 0, each.on))
         found[name] = RuleCount(before.rows + each.rows, before.broken + each.broken, each.on)
     return found
@@ -177,8 +177,8 @@ def _unread(query: QueryDefinition, totals: Mapping[str, Any]) -> Iterator[str]:
         yield f"source {name}: rows that its files leave out by {filters} are not read"
     names = [source.name for source in query.sources]
     for tap in query.taps:
-        if tap.source is not None and (places := names.count(tap.source)) > 1:
+        if tap.source is not None and (locations := names.count(tap.source)) > 1:
             yield (
-                f"source {tap.source} is read in {places} places, and its rejected records are "
-                "counted at one of them"
+                f"source {tap.source} is read in {locations} locations, and its rejected records "
+                "are counted at one of them"
             )

@@ -108,8 +108,8 @@ class BatchReports:
 
     def _recent(self, query: StreamingQuery) -> Iterator[dict[str, Any]]:
         recent = query._jsq.recentProgress()
-        for place in reversed(range(len(recent))):
-            progress = recent[place]
+        for location in reversed(range(len(recent))):
+            progress = recent[location]
             if progress.batchId() <= self._seen:
                 return
             read = _read(progress)

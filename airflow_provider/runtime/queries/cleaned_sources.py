@@ -67,13 +67,13 @@ def check_never_read_again(queries: Sequence[QueryDefinition], why: str) -> None
 def _overlap(one: SourceDefinition, two: SourceDefinition) -> bool:
     if one.name == two.name:
         return True
-    places = [*_places(one), *_places(two)]
-    if len(places) < len((one, two)):
+    locations = [*_locations(one), *_locations(two)]
+    if len(locations) < len((one, two)):
         return False
-    here, there = places
+    here, there = locations
     return reads_folder(here, there) or reads_folder(there, here)
 
 
-def _places(source: SourceDefinition) -> Iterator[str]:
+def _locations(source: SourceDefinition) -> Iterator[str]:
     if source.path is not None and source.format.lower() in FILE_FORMATS:
         yield location_key(source.path)

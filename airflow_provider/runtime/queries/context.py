@@ -435,7 +435,7 @@ class JobContext:
         return [source.name for source in self._sources]
 
     def _written(self) -> set[str]:
-        return {place for query in self._queries for place in query.written_places}
+        return {location for query in self._queries for location in query.written_locations}
 
     def on_finish(self, callback: Callback) -> None:
         """Call *callback* when the job has produced its last row: only after a drain.

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_VERSION = "v1"  # of an offset log that knows its sources by their places
+_VERSION = "v1"  # of an offset log that knows its sources by their locations
 
 
 def check_sink_of_ends(query: QueryDefinition) -> None:
@@ -276,11 +276,11 @@ def find_ends(
     except (Py4JError, ValueError) as error:
         _refuse_unknown(sources, wanted, error)
         return ()
-    for place, (stream, source) in enumerate(pairs):
+    for location, (stream, source) in enumerate(pairs):
         if source.name not in wanted:
             continue
         try:
-            end = _end_of(planned, stream, source, place)
+            end = _end_of(planned, stream, source, location)
         except ConfigError:
             raise
         except (Py4JError, ValueError) as error:
@@ -303,20 +303,20 @@ def _refuse_unknown(
 
 
 def _end_of(
-    planned: Planned, stream: Any, source: SourceDefinition, place: int
+    planned: Planned, stream: Any, source: SourceDefinition, location: int
 ) -> SourceEnd | None:
     kind = str(stream.getClass().getSimpleName())
     if kind == FILE_SOURCE:
-        return _end_of_files(planned, stream, source, place)
+        return _end_of_files(planned, stream, source, location)
     able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
     if source.format.lower() == FORMAT and not able:
         msg = "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
         raise ValueError(msg)
-    line = planned.lines[place]
+    line = planned.lines[location]
     ends = source.ends if isinstance(source.ends, Mapping) else source.timed_end()
     if ends is not None:
         _check_partitions(source, ends, line)
-        return SourceEnd(source.name, place, offset=json.dumps(ends, separators=(",", ":")))
+        return SourceEnd(source.name, location, offset=json.dumps(ends, separators=(",", ":")))
     if not tells_its_end(source.format, source.ends):
         log.info("source=%s ends when it has no more rows, in each attempt", source.name)
         return None
@@ -325,7 +325,7 @@ def _end_of(
         limits = planned.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
         reached = stream.latestOffset(stream.deserializeOffset(line), limits.allAvailable())
         line = str(reached.json()) if reached is not None else line
-    return SourceEnd(source.name, place, offset=line)
+    return SourceEnd(source.name, location, offset=line)
 
 
 def _check_partitions(
@@ -344,7 +344,7 @@ def _check_partitions(
 
 
 def _end_of_files(
-    planned: Planned, stream: Any, source: SourceDefinition, place: int
+    planned: Planned, stream: Any, source: SourceDefinition, location: int
 ) -> SourceEnd | None:
     listed = private_value(stream, LISTED)
     if listed is None:
@@ -355,12 +355,12 @@ def _end_of_files(
         raise ValueError(msg)
     end = SourceEnd(
         source.name,
-        place,
+        location,
         log=str(private_value(stream, "metadataLog").metadataPath().getName()),
         by_name=bool(private_value(stream, "fileNameOnly")),
     )
     purged_ms = int(private_value(private_value(stream, "seenFiles"), "lastPurgeTimestamp"))
-    first, last = position_of(planned.before[place]), position_of(planned.lines[place])
+    first, last = position_of(planned.before[location]), position_of(planned.lines[location])
     files = SourceLog(planned.checkpoint, str(end.log))
     read = {end.key_of(file.path) for file in files.read_through(first)}
     found = {

@@ -1,4 +1,4 @@
-"""Output places: refuses outputs whose rows would get among those of others, or into the input.
+"""Output locations: refuses outputs whose rows would get among those of others, or into the input.
 
 A reader of a folder of files takes all files in it for one table. So a folder has one writer. A
 table of Delta may have several: its log checks what they add.
@@ -40,8 +40,8 @@ def location_key(path: str) -> str:
         return os.path.realpath(local).rstrip("/")
     with contextlib.suppress(ConfigError):  # in Azure, of an address without the account
         path = spark_url(path)
-    place = folder_dataset(path)
-    return f"{place.namespace}{posixpath.normpath(f'/{place.name}')}".rstrip("/")
+    location = folder_dataset(path)
+    return f"{location.namespace}{posixpath.normpath(f'/{location.name}')}".rstrip("/")
 
 
 def output_named(path: str | None, written: Collection[str]) -> str | None:
@@ -69,7 +69,7 @@ class OutputLocation:
         return cls(query, sink.name, sink.location, sink.holds_files)
 
     @property
-    def place(self) -> str:
+    def key(self) -> str:
         return location_key(self.location)
 
 
@@ -84,7 +84,9 @@ class OutputLocations:
     def add(
         self, query: str, sinks: Sequence[NamedSink], sources: Sequence[SourceDefinition]
     ) -> None:
-        found = [place for sink in sinks if (place := OutputLocation.of(query, sink)) is not None]
+        found = [
+            location for sink in sinks if (location := OutputLocation.of(query, sink)) is not None
+        ]
         for output in found:
             self._check_job_dir(output)
             for other in self._outputs:
@@ -101,8 +103,8 @@ class OutputLocations:
         if self._job_dir is None:
             return
         job_dir = location_key(self._job_dir)
-        is_inside = _holds(job_dir, output.place)
-        if is_inside or (output.is_of_files and _is_seen_in(output.place, job_dir)):
+        is_inside = _holds(job_dir, output.key)
+        if is_inside or (output.is_of_files and _is_seen_in(output.key, job_dir)):
             where = "is in the job directory" if is_inside else "has the job directory in it,"
             msg = (
                 f"query {output.query!r} writes to {output.location}, which {where} "
@@ -113,7 +115,7 @@ class OutputLocations:
 
 def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
     is_one_query = first.query == second.query
-    if first.place == second.place:
+    if first.key == second.key:
         if not (is_one_query or first.is_of_files or second.is_of_files):
             return  # a table keeps the epochs of queries apart, not those of one query's sinks
         writers = (
@@ -129,7 +131,7 @@ def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
         msg = f"{writers} to {second.location}, where readers could not tell them apart; {way}"
         raise ConfigError(msg)
     for outer, inner in ((first, second), (second, first)):
-        if _is_seen_in(outer.place, inner.place):
+        if _is_seen_in(outer.key, inner.key):
             msg = (
                 f"query {inner.query!r} writes to {inner.location}, which is inside "
                 f"{outer.location}, where query {outer.query!r} writes, and would be taken for a "
@@ -139,7 +141,7 @@ def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
 
 
 def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) -> None:
-    if source.path is None or not reads_folder(location_key(source.path), output.place):
+    if source.path is None or not reads_folder(location_key(source.path), output.key):
         return
     if reader == output.query:
         msg = (
@@ -147,7 +149,7 @@ def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) 
             "reads, so that it would read its own rows; write to a folder outside of it"
         )
         raise ConfigError(msg)
-    if _holds(output.place, location_key(source.path)):
+    if _holds(output.key, location_key(source.path)):
         return  # it reads what the other query writes, and waits for it: see upstream_of
     msg = (
         f"query {output.query!r} writes to {output.location}, which is in what source "
@@ -177,9 +179,9 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def reads_folder(pattern: str, place: str) -> bool:
+def reads_folder(pattern: str, location: str) -> bool:
     """Whether a reader of *pattern* finds the files in a folder; both are keys of locations."""
-    wanted, there = pattern.rstrip("/").split("/"), place.rstrip("/").split("/")
+    wanted, there = pattern.rstrip("/").split("/"), location.rstrip("/").split("/")
     if any(not _matches(a, b) for a, b in zip(wanted, there, strict=False)):
         return False
     below = wanted[len(there) :]  # names of files, or of folders of partitions
@@ -227,7 +229,7 @@ def check_together(query: str, sinks: Sinks) -> None:
     """Refuse sinks that cannot be those of one query."""
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):
-        msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
+        msg = f"query {query!r} has two sinks {names}; each must write to a location of its own"
         raise ConfigError(msg)
     if len(sinks) > 1 and any(isinstance(sink, OnePhaseSink) for sink in sinks):
         msg = (

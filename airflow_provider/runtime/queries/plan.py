@@ -56,7 +56,7 @@ def source_names(df: DataFrame) -> list[str | None]:
     """Return the names of the sources in *df*'s plan, None for a stream without a name.
 
     There is one for each line in Spark's offset log, in the same order: Spark writes a line for
-    each place where the plan reads a stream, also when it reads the same one in several.
+    each location where the plan reads a stream, also when it reads the same one in several.
     """
     return [name for _, name in named_leaves(df)]
 
@@ -347,7 +347,7 @@ def plan_operators(
 
 def has_operators(df: DataFrame, output_mode: str) -> bool:
     """Whether *df* has a stateful operator when it is run as a stream."""
-    names = [name or str(place) for place, name in enumerate(source_names(df))]
+    names = [name or str(location) for location, name in enumerate(source_names(df))]
     return bool(plan_operators(df, output_mode, names))
 
 

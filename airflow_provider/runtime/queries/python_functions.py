@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _KINDS: Final = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
 
 
-def places_of_functions(df: DataFrame) -> str:
+def locations_of_functions(df: DataFrame) -> str:
     """Return where the functions begin that Python workers run for *df*; empty if it has none."""
     found = [*dict.fromkeys(_describe(each) for each in _functions(df))]
     return f"one of {', '.join(found)}" if len(found) > 1 else "".join(found)

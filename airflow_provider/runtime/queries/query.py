@@ -115,7 +115,7 @@ class QueryDefinition:
         return tuple(sink.name for sink in self.all_sinks)
 
     @property
-    def written_places(self) -> set[str]:
+    def written_locations(self) -> set[str]:
         found = [sink.location for sink in self.all_sinks if isinstance(sink, LocatedSink)]
         return {location_key(location) for location in found if location is not None}
 
@@ -275,7 +275,7 @@ def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> 
     return tuple(
         other.name
         for other in queries
-        if any(place.startswith(f"{w}/") for place in read for w in other.written_places)
+        if any(location.startswith(f"{w}/") for location in read for w in other.written_locations)
     )
 
 

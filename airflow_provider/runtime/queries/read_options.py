@@ -119,9 +119,9 @@ def with_also(declared: SourceDefinition, also: str, written: Collection[str]) -
     where = f"source {declared.name!r}: also={also!r}"
     why = None
     if declared.format.lower() not in FILE_FORMATS or declared.path is None:
-        why = f"only files are read from two places, and its format is {declared.format!r}"
+        why = f"only files are read from two locations, and its format is {declared.format!r}"
     elif declared.schema is None:
-        why = "both places need one schema; give schema=…"
+        why = "both locations need one schema; give schema=…"
     elif _FOLDER.fullmatch(also) is None:
         why = "it is to be a folder, and no pattern"
     elif location_key(also) in written:

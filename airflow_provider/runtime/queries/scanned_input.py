@@ -69,7 +69,7 @@ def compare(scanned: Sequence[str], listed: Mapping[str, int]) -> Differences:
     )
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """A line of the offset log, and the JVM's stream that it is of."""
 
     number: int
@@ -150,35 +150,35 @@ class _Scans:
                 self._check_range(batch, leaf, logs)
 
     @functools.cached_property
-    def _places(self) -> list[_Place]:
+    def _locations(self) -> list[_Location]:
         streams = items(self._execution.sources())
         found = []
         for number, (stream, source) in enumerate(zip(streams, self._query.sources, strict=True)):
             is_of_files = stream.getClass().getSimpleName() == FILE_SOURCE
             folder = private_value(stream, "metadataLog").metadataPath() if is_of_files else None
             name = str(folder.getName()) if folder is not None else None
-            found.append(_Place(number, source.name, stream, name))
+            found.append(_Location(number, source.name, stream, name))
         return found
 
     def _check_files(self, batch: int, leaf: Any, logs: BatchLogs) -> None:
-        places = self._places_of(leaf)
-        if not places or is_marker(places[0].name):  # which are removed when they are read
+        locations = self._locations_of(leaf)
+        if not locations or is_marker(locations[0].name):  # which are removed when they are read
             return
         scanned = list(_scanned(leaf.relation().location().allFiles()))
         paths = [path for path, _ in scanned]
-        listed = [files for each in places for files in self._listed(batch, each, logs)]
+        listed = [files for each in locations for files in self._listed(batch, each, logs)]
         if not listed:
             text = (
                 "query=%s batch=%s: Spark's logs do not tell the files of source %s: not compared"
             )
-            log.warning(text, self._query.name, batch, places[0].name)
+            log.warning(text, self._query.name, batch, locations[0].name)
             return
         # Where several lines of the log may be the scan's, it is the one that is most like it.
         found = [compare(paths, each) for each in listed]
         best = min(range(len(found)), key=lambda index: sum(map(len, found[index])))
-        source = places[0].name
+        source = locations[0].name
         self._refuse(batch, source, found[best], listed[best])
-        if self._is_changed and (parts := places[0].in_partitions(paths)):
+        if self._is_changed and (parts := locations[0].in_partitions(paths)):
             what = (
                 f"source {source!r} has files in folders of partitions ({some_of(parts)}) beside "
                 "files whose names Spark takes for patterns, so that it does not read the columns "
@@ -187,9 +187,9 @@ class _Scans:
             raise MisreadInputError(self._query.name, batch, what)
         self._warn_of_changes(batch, source, scanned, listed[best])
 
-    def _listed(self, batch: int, place: _Place, logs: BatchLogs) -> Iterator[dict[str, int]]:
-        for begin, end in logs.ranges(batch, place.number):
-            files = logs.files(batch, begin, end, str(place.folder))
+    def _listed(self, batch: int, location: _Location, logs: BatchLogs) -> Iterator[dict[str, int]]:
+        for begin, end in logs.ranges(batch, location.number):
+            files = logs.files(batch, begin, end, str(location.folder))
             if files is not None:
                 yield _by_path(files)
 
@@ -222,25 +222,25 @@ class _Scans:
             log.warning(text, self._query.name, batch, source, some_of(changed))
 
     def _check_range(self, batch: int, leaf: Any, logs: BatchLogs) -> None:
-        for place in self._places_of(leaf)[:1]:
+        for location in self._locations_of(leaf)[:1]:
             scanned = str(leaf.start().json()), str(leaf.end().json())
-            listed = logs.ranges(batch, place.number)
+            listed = logs.ranges(batch, location.number)
             if listed and not any(_is_range(scanned, each) for each in listed):
                 begins, ends = listed[0]
                 what = (
-                    f"source {place.name!r} is read from {scanned[0]} to {scanned[1]}, and its "
+                    f"source {location.name!r} is read from {scanned[0]} to {scanned[1]}, and its "
                     f"offsets are {begins} to {ends}"
                 )
                 raise MisreadInputError(self._query.name, batch, what)
 
-    def _places_of(self, leaf: Any) -> list[_Place]:
-        if len(self._places) == 1:  # each call of the JVM costs the batch time
-            return self._places
+    def _locations_of(self, leaf: Any) -> list[_Location]:
+        if len(self._locations) == 1:  # each call of the JVM costs the batch time
+            return self._locations
         stream = stream_of(leaf)
         if stream is not None:
-            return [each for each in self._places if each.stream.equals(stream)]
+            return [each for each in self._locations if each.stream.equals(stream)]
         name = option_of(leaf.relation().options(), SOURCE_OPTION)  # before Spark 4.0
-        return [each for each in self._places if each.name == name and each.folder is not None]
+        return [each for each in self._locations if each.name == name and each.folder is not None]
 
 
 def _is_range(scanned: tuple[str, str], listed: tuple[str, str]) -> bool:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.query import QueryDefinition
 
 
-def taken_twice(first: str, second: str, place: str) -> str:
+def taken_twice(first: str, second: str, location: str) -> str:
     """Return why two queries, as they are called here, cannot take over one checkpoint."""
     return (
-        f"{first} and {second} both continue from the checkpoint {place}, which is one query's: "
+        f"{first} and {second} both continue from the checkpoint {location}, which is one query's: "
         "the other one would skip input that only that one has read; give each query a "
         "checkpoint of its own"
     )

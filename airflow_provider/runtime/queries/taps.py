@@ -1,4 +1,4 @@
-"""Taps: places in a query at which rows are counted by rules, and taken out.
+"""Taps: locations in a query at which rows are counted by rules, and taken out.
 
 What the runtime asks of one is here. The extension ``row_checks`` makes them.
 """
@@ -52,7 +52,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tap(abc.ABC):
-    """A place in a query.
+    """A location in a query.
 
     Attributes:
         rules: in the order in which the job declares them.
@@ -130,18 +130,18 @@ class Tap(abc.ABC):
 
 
 QUARANTINE_SCHEMA: Final = (
-    "query string, kind string, place string, reason string, row string, origin string, "
+    "query string, kind string, location string, reason string, row string, origin string, "
     "event_time timestamp, watermark timestamp, at timestamp"
 )
 QUARANTINE_FIELDS: Final = tuple(tuple(field.split()) for field in QUARANTINE_SCHEMA.split(", "))
 """Name and type of each column."""
 
 
-def quarantine_columns(kind: str, place: Column, **columns: Column) -> list[Column]:
+def quarantine_columns(kind: str, location: Column, **columns: Column) -> list[Column]:
     """Return the columns of :data:`QUARANTINE_SCHEMA` but ``query`` and ``at``; NULL if not given.
 
     ======================  =====================================================================
-    ``kind``, ``place``     ``rejected`` and the source, ``rule`` and the rules, or ``late`` and
+    ``kind``, ``location``     ``rejected`` and the source, ``rule`` and the rules, or ``late`` and
                             the operator
     ``reason``              why, in words
     ``row``                 the record as it was read, or the row as JSON
@@ -153,7 +153,7 @@ def quarantine_columns(kind: str, place: Column, **columns: Column) -> list[Colu
     """
     from pyspark.sql import functions as sf
 
-    given = {"kind": sf.lit(kind), "place": place, **columns}
+    given = {"kind": sf.lit(kind), "location": location, **columns}
     given |= {name: readable(given[name]) for name in ("reason", "row") if name in given}
     return [
         given.get(name, sf.lit(None)).cast(kind).alias(name)

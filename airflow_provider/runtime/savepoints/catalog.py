@@ -71,13 +71,13 @@ class IncompleteSavepoint:
             removed with others, and the files that it shares with them are unknown.
     """
 
-    place: Storage
+    location: Storage
     claim: SavepointClaimRecord | None
     damage: str | None = None
 
     @property
     def folder(self) -> str:
-        return self.place.url.rpartition("/")[2]
+        return self.location.url.rpartition("/")[2]
 
 
 def open_savepoint(url: str) -> Savepoint:
@@ -109,10 +109,12 @@ def open_savepoint(url: str) -> Savepoint:
     raise UnknownJobError(msg)
 
 
-def check_no_job(place: Storage) -> None:
+def check_no_job(location: Storage) -> None:
     """Refuse to remove anything in a job directory."""
-    if is_job(place.list("")):
-        msg = f"{place.url}: this is a job directory and no savepoint; name one of its savepoints"
+    if is_job(location.list("")):
+        msg = (
+            f"{location.url}: this is a job directory and no savepoint; name one of its savepoints"
+        )
         raise ConfigError(msg)
 
 
@@ -147,48 +149,48 @@ def last_of_each_origin(names: Iterable[str]) -> list[str]:
     return list(last.values())
 
 
-def read_folder(place: Storage) -> Savepoint | IncompleteSavepoint | None:
+def read_folder(location: Storage) -> Savepoint | IncompleteSavepoint | None:
     """Return the savepoint, or leftover, in one folder; None without the mark of a savepoint."""
     try:
-        names = place.list("")
+        names = location.list("")
     except OSError as error:
         if not _is_strange(error):
             raise
-        is_local = local_path_of(place.url) is not None
+        is_local = local_path_of(location.url) is not None
         # In a store it may share files; on a disk it belongs to others.
-        return None if is_local else IncompleteSavepoint(place, None, str(error))
+        return None if is_local else IncompleteSavepoint(location, None, str(error))
     is_claimed = bool(claim_names(names))
     if is_job(names) or (MANIFEST not in names and not is_claimed):
         return None
     held = None
     try:
         # In this order: a taker removes the first only after it has put the second.
-        held = last_claim(place) if is_claimed else None
-        record = SavepointRecord.read(place, MANIFEST)
+        held = last_claim(location) if is_claimed else None
+        record = SavepointRecord.read(location, MANIFEST)
     except (CheckpointError, UnsupportedVersionError) as error:
-        return IncompleteSavepoint(place, held, str(error))
+        return IncompleteSavepoint(location, held, str(error))
     except OSError as error:
         if not _is_strange(error):
             raise
-        return IncompleteSavepoint(place, held, str(error))
+        return IncompleteSavepoint(location, held, str(error))
     if record is not None:
-        return Savepoint(place.url, record)
-    return IncompleteSavepoint(place, held) if held is not None else None
+        return Savepoint(location.url, record)
+    return IncompleteSavepoint(location, held) if held is not None else None
 
 
 def _is_strange(error: OSError) -> bool:
     return isinstance(error, PermissionError) or error.errno in _STRANGE
 
 
-def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
+def folder_of(location: Storage, name: str, holder: str | None) -> Storage:
     """Return the folder of a query's files."""
     if holder is None:
-        return place.at(f"queries/{name}")
-    return open_storage(place.url.rpartition("/")[0]).at(f"{holder}/queries/{name}")
+        return location.at(f"queries/{name}")
+    return open_storage(location.url.rpartition("/")[0]).at(f"{holder}/queries/{name}")
 
 
-def _read_saved(place: Storage, name: str, file: SavedFile) -> bytes:
-    return folder_of(place, name, file.holder).read(file.path)
+def _read_saved(location: Storage, name: str, file: SavedFile) -> bytes:
+    return folder_of(location, name, file.holder).read(file.path)
 
 
 def saved_offsets(savepoint: Savepoint, name: str, batch: int) -> OffsetEntry:
@@ -205,16 +207,16 @@ VERIFIED_BYTES: Final = 4 * 1024 * 1024
 
 def verify_savepoint(savepoint: Savepoint) -> list[str]:
     """Read every file of a savepoint that has a checksum; return a line for each damage."""
-    place = open_storage(savepoint.url)
+    location = open_storage(savepoint.url)
     return [
         line
         for name, query in savepoint.record.queries.items()
-        for line in find_damage(place, name, query, verified_bytes=None)
+        for line in find_damage(location, name, query, verified_bytes=None)
     ]
 
 
 def find_damage(
-    place: Storage,
+    location: Storage,
     name: str,
     query: QuerySavepoint,
     verified_bytes: int | None,
@@ -222,7 +224,7 @@ def find_damage(
     just_copied: bool = False,
 ) -> list[str]:
     """Compare one query's files with the savepoint's record; return a line for each damage."""
-    folders = _Folders(place, name, {file.holder for file in query.files})
+    folders = _Folders(location, name, {file.holder for file in query.files})
     unsized = [file for file in query.files if file.holder or not just_copied]
     wrong = list(folders.without_right_size(unsized))
     if wrong:
@@ -235,8 +237,8 @@ def find_damage(
 
 
 class _Folders:
-    def __init__(self, place: Storage, name: str, holders: Iterable[str | None]) -> None:
-        self._at = {holder: folder_of(place, name, holder) for holder in holders}
+    def __init__(self, location: Storage, name: str, holders: Iterable[str | None]) -> None:
+        self._at = {holder: folder_of(location, name, holder) for holder in holders}
 
     def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
         holders = {file.holder for file in files}
@@ -285,10 +287,10 @@ def check_restorable(savepoint: Savepoint) -> None:
             "flushed and their state is gone, so continuing would repeat them; use an earlier one"
         )
         raise JobDrainedError(msg)
-    place = open_storage(savepoint.url)
+    location = open_storage(savepoint.url)
     for name, query in savepoint.record.queries.items():
-        with refusing(place.url, "read"):
-            damage = find_damage(place, name, query, verified_bytes=0)
+        with refusing(location.url, "read"):
+            damage = find_damage(location, name, query, verified_bytes=0)
         if damage:
             more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
             msg = f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
@@ -350,9 +352,9 @@ def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> 
 
 def _has_one_partition(savepoint: Savepoint, name: str, operator: SavedOperator) -> bool:
     files = savepoint.record.queries[name].files
-    folder, place = f"state/{operator['id']}/", open_storage(savepoint.url)
+    folder, location = f"state/{operator['id']}/", open_storage(savepoint.url)
     schemas = [f for f in files if f.path.startswith(folder) and f.path.endswith("/schema")]
     planned = partitions_of(savepoint, name)
     return (planned is not None and operator["partitions"] == 1 < planned) or any(
-        has_one_partition(_read_saved(place, name, schema)) for schema in schemas
+        has_one_partition(_read_saved(location, name, schema)) for schema in schemas
     )

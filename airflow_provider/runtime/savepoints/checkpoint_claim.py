@@ -37,7 +37,7 @@ class TakeOverRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("taken-over.json",)
+    LOCATIONS = ("taken-over.json",)
     WRITTEN = Written("once", "driver of the job, before it copies", "no job has taken it over")
 
     identity: Name
@@ -47,9 +47,9 @@ class TakeOverRecord(Document):
     at: IsoTime
 
 
-def is_claimed(place: Storage, query: str, lineage: Collection[str]) -> bool:
+def is_claimed(location: Storage, query: str, lineage: Collection[str]) -> bool:
     """Whether a query of this job has taken the checkpoint over; see :func:`check_claim`."""
-    held = TakeOverRecord.read(place, CLAIM)
+    held = TakeOverRecord.read(location, CLAIM)
     return held is not None and _is_of(held, query, lineage)
 
 
@@ -57,41 +57,41 @@ def _is_of(held: TakeOverRecord, query: str, lineage: Collection[str]) -> bool:
     return held.identity in lineage and held.query == query
 
 
-def check_claim(place: Storage, query: str, lineage: Collection[str]) -> None:
+def check_claim(location: Storage, query: str, lineage: Collection[str]) -> None:
     """Refuse a checkpoint that another job, or another query of this one, has taken over.
 
     *lineage* has the identity of this job directory and those of the jobs that it follows.
     """
-    held = TakeOverRecord.read(place, CLAIM)
+    held = TakeOverRecord.read(location, CLAIM)
     if held is not None and not _is_of(held, query, lineage):
-        raise _taken(place, held, query)
+        raise _taken(location, held, query)
 
 
-def claim_checkpoint(place: Storage, mine: TakeOverRecord, lineage: Collection[str]) -> None:
+def claim_checkpoint(location: Storage, mine: TakeOverRecord, lineage: Collection[str]) -> None:
     """Claim a checkpoint, or find it claimed by this job.
 
-    A place in which this process may not write is taken over without a claim.
+    A location in which this process may not write is taken over without a claim.
 
     Crash safety: one document, put if absent; the same job finds it. Idempotent.
     """
     try:
-        is_new = mine.put_if_absent(place, CLAIM)
+        is_new = mine.put_if_absent(location, CLAIM)
     except OSError as error:
         log.warning(
             "%s: cannot be claimed, so that another job could take it over as well: %s",
-            place.url,
+            location.url,
             error,
         )
         return
     if not is_new:
-        check_claim(place, mine.query, lineage)
+        check_claim(location, mine.query, lineage)
 
 
-def _taken(place: Storage, held: TakeOverRecord, query: str) -> ConfigError:
+def _taken(location: Storage, held: TakeOverRecord, query: str) -> ConfigError:
     msg = (
         f"query {query!r}: query {held.query!r} of the job in {held.job_dir} continues from the "
-        f"checkpoint {place.url} since {utc_text(held.at)} (after batch {held.batch}), and what "
+        f"checkpoint {location.url} since {utc_text(held.at)} (after batch {held.batch}), and what "
         "that one has read and written since, this one would write again or skip. Continue that "
-        f"job; or, if its output does not count, remove {place.url}/{CLAIM}"
+        f"job; or, if its output does not count, remove {location.url}/{CLAIM}"
     )
     return ConfigError(msg)

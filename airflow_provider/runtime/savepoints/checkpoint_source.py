@@ -10,7 +10,7 @@ from airflow_provider.runtime.checkpoint.drain_step import finish_states_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
-from airflow_provider.runtime.jobdir.checkpoint_places import place, places
+from airflow_provider.runtime.jobdir.checkpoint_locations import location, locations
 from airflow_provider.runtime.jobdir.end_of_input import (
     EndedSources,
     drain_intent,
@@ -140,7 +140,7 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
     counting = _Counting(directory)
     last = newest_run(directory)
     found = [
-        SourceQuery(name, directory.storage.at(counting.place(name)), directory)
+        SourceQuery(name, directory.storage.at(counting.location(name)), directory)
         for name in _in_job_order(directory, last)
     ]
     queries = tuple(query for query in found if query.logs.exists())
@@ -177,14 +177,14 @@ class _Counting:
                 "give this command again when that has ended"
             )
             raise SavepointError(msg)
-        self._places = places(directory.storage)
+        self._locations = locations(directory.storage)
         self.restores = last.number if last is not None else 0
 
-    def place(self, query: str) -> str:
-        return place(query, self._places.get(query, 0))
+    def location(self, query: str) -> str:
+        return location(query, self._locations.get(query, 0))
 
     def check(self) -> None:
-        if places(self._directory.storage) != self._places:
+        if locations(self._directory.storage) != self._locations:
             msg = (
                 f"{self._directory.url}: the job's checkpoints were replaced meanwhile (a restore, "
                 "or a new driver), so what was read of them does not count; give this command again"

@@ -109,10 +109,10 @@ def _checkpoint_since(
         return _Since(directory.checkpoint(name), directory, name)
     try:
         if record.job is None:
-            place = open_storage(record.source)
+            location = open_storage(record.source)
             saved = record.queries.get(theirs)
-            is_same = saved and CheckpointLogs(place).query_id() == saved.query_id
-            return _Since(place) if is_same else None
+            is_same = saved and CheckpointLogs(location).query_id() == saved.query_id
+            return _Since(location) if is_same else None
         origin = directory_at(record.source)
         if theirs and record.lineage[:1] == [identity_of(origin.storage)]:
             return _Since(origin.checkpoint(theirs), origin, theirs)
@@ -126,7 +126,7 @@ class _SavedLogs:
 
     def __init__(self, savepoint: Savepoint, name: str) -> None:
         self.url = f"{savepoint.url}/queries/{name}"
-        self._place, self._name = open_storage(savepoint.url), name
+        self._location, self._name = open_storage(savepoint.url), name
         self._holders = {f.path: f.holder for f in savepoint.record.queries[name].files}
 
     def list(self, path: str) -> list[str]:
@@ -136,7 +136,7 @@ class _SavedLogs:
     def read(self, path: str) -> bytes:
         if path not in self._holders:
             raise FileNotFoundError(path)
-        return folder_of(self._place, self._name, self._holders[path]).read(path)
+        return folder_of(self._location, self._name, self._holders[path]).read(path)
 
 
 def _last_lines(checkpoint: Storage) -> Sequence[str]:
@@ -148,11 +148,11 @@ def _last_lines(checkpoint: Storage) -> Sequence[str]:
 def _logs(checkpoint: Storage | _SavedLogs, lines: Sequence[str]) -> dict[str, Mapping[str, int]]:
     """Return the logs of the file sources, by their folders in ``sources/``.
 
-    A folder has the number of its source's line, unless a source is read at several places. Then
+    A folder has the number of its source's line, unless a source is read at several locations. Then
     the folders of others are known by what is in them.
     """
     folders = checkpoint.list("sources")
-    if sorted(folders) == sorted(str(place) for place in range(len(lines))):
+    if sorted(folders) == sorted(str(location) for location in range(len(lines))):
         folders = [each for each in folders if file_position(lines[int(each)]) is not None]
     found: dict[str, Mapping[str, int]] = {}
     for folder in folders:
@@ -167,12 +167,12 @@ def _logs(checkpoint: Storage | _SavedLogs, lines: Sequence[str]) -> dict[str, M
 
 
 def _position_of(folder: str, lines: Sequence[str]) -> int:
-    place = int(folder) if folder.isdecimal() else len(lines)
-    own = file_position(lines[place]) if place < len(lines) else None
+    location = int(folder) if folder.isdecimal() else len(lines)
+    own = file_position(lines[location]) if location < len(lines) else None
     known = [number for line in lines if (number := file_position(line)) is not None]
     return own if own is not None else min(known, default=START)
 
 
 def _source_of(folder: str, names: Sequence[str | None]) -> str:
-    place = int(folder) if folder.isdecimal() else len(names)
-    return (names[place] if place < len(names) else None) or folder
+    location = int(folder) if folder.isdecimal() else len(names)
+    return (names[location] if location < len(names) else None) or folder

@@ -47,7 +47,7 @@ from airflow_provider.runtime.checkpoint.drain_step import (
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
-from airflow_provider.runtime.jobdir.datasets import ReadPlaceValues  # noqa: TC001 - the same
+from airflow_provider.runtime.jobdir.datasets import ReadLocationValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document, Written
 from airflow_provider.runtime.storage.open import local_path_of
 
@@ -141,7 +141,7 @@ class QuerySavepoint:
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
     source_finish_states: list[SourceFinishState] = dataclasses.field(default_factory=list)
     administrative: NonNegative = 0
-    history: list[ReadPlaceValues] = dataclasses.field(default_factory=list)
+    history: list[ReadLocationValues] = dataclasses.field(default_factory=list)
     fingerprint: Fingerprint | None = None
 
     @property
@@ -193,7 +193,7 @@ class SavepointRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("savepoint.json",)
+    LOCATIONS = ("savepoint.json",)
     WRITTEN = Written("once", "taker, last", "the folder is no savepoint")
 
     MOST_BYTES = 256 * MIB  # of a million files 150
@@ -307,7 +307,7 @@ class SavepointClaimRecord(Document):
     """
 
     CONTENTS = Contents.FACTS
-    PLACES = ("writer.{token}.json", "reader.{nonce}.json")
+    LOCATIONS = ("writer.{token}.json", "reader.{nonce}.json")
     WRITTEN = Written("completed", "its taker, remover or restorer", "no process uses it")
 
     nonce: str
@@ -347,21 +347,21 @@ def _reader_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if _READER.fullmatch(name)]
 
 
-def last_claim(place: Storage) -> SavepointClaimRecord | None:
+def last_claim(location: Storage) -> SavepointClaimRecord | None:
     """Return the valid claim, or None."""
-    tokens = [int(m[1]) for name in place.list("") if (m := _CLAIM.fullmatch(name))]
-    return SavepointClaimRecord.read(place, _claim_path(max(tokens))) if tokens else None
+    tokens = [int(m[1]) for name in location.list("") if (m := _CLAIM.fullmatch(name))]
+    return SavepointClaimRecord.read(location, _claim_path(max(tokens))) if tokens else None
 
 
-def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
+def claim(location: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
     """Take the permission to write in the folder; a claim whose process dies ends by itself."""
-    before = last_claim(place)
+    before = last_claim(location)
     if before is not None and not before.has_ended(clock):
-        raise busy(place, before)
+        raise busy(location, before)
     token = before.token + 1 if before else 1
     mine = SavepointClaimRecord.of_this(purpose, clock, token=token)
-    if not mine.put_if_absent(place, _claim_path(mine.token)):
-        raise busy(place, last_claim(place) or mine)
+    if not mine.put_if_absent(location, _claim_path(mine.token)):
+        raise busy(location, last_claim(location) or mine)
     return mine
 
 
@@ -374,47 +374,47 @@ def working_under(nonce: str) -> Iterator[None]:
         _LEFT.add(nonce)
 
 
-def check_claimable(place: Storage, names: Collection[str]) -> None:
+def check_claimable(location: Storage, names: Collection[str]) -> None:
     """Refuse a folder, without a savepoint, that has more than a dead claimant's leftovers."""
     claims = claim_names(names)
     if claims and not set(names) - {*claims, "queries"}:
-        before = last_claim(place)
+        before = last_claim(location)
         was_removed = before is not None and before.purpose == REMOVE and "queries" in names
-        if not was_removed or local_path_of(place.url) is not None:
+        if not was_removed or local_path_of(location.url) is not None:
             return
         msg = (
-            f"{place.url}: a savepoint of this name was disposed of, and others may need its "
+            f"{location.url}: a savepoint of this name was disposed of, and others may need its "
             "files; choose another name"
         )
         raise ConfigError(msg)
     if names:
-        msg = f"{place.url}: the folder is not empty; choose another one"
+        msg = f"{location.url}: the folder is not empty; choose another one"
         raise ConfigError(msg)
 
 
-def is_held(place: Storage, mine: SavepointClaimRecord) -> bool:
+def is_held(location: Storage, mine: SavepointClaimRecord) -> bool:
     """Whether a claim is still the one that counts; read by name, not by a listing."""
-    there = SavepointClaimRecord.read(place, _claim_path(mine.token))
+    there = SavepointClaimRecord.read(location, _claim_path(mine.token))
     if there is None or there.nonce != mine.nonce:
         return False
-    return not place.exists(_claim_path(mine.token + 1))
+    return not location.exists(_claim_path(mine.token + 1))
 
 
-def withdraw(place: Storage, mine: SavepointClaimRecord) -> None:
+def withdraw(location: Storage, mine: SavepointClaimRecord) -> None:
     """Give a claim back, with nothing changed. Idempotent."""
-    if is_held(place, mine):
-        place.delete(_claim_path(mine.token))
+    if is_held(location, mine):
+        location.delete(_claim_path(mine.token))
 
 
-def end(place: Storage, mine: SavepointClaimRecord) -> None:
+def end(location: Storage, mine: SavepointClaimRecord) -> None:
     """Leave a claim as the mark of garbage, for retention to collect. Idempotent."""
-    dataclasses.replace(mine, ended=True).put(place, _claim_path(mine.token))
+    dataclasses.replace(mine, ended=True).put(location, _claim_path(mine.token))
 
 
-def release(place: Storage) -> None:
+def release(location: Storage) -> None:
     """Remove all claims, the oldest first; the caller holds the last one. Idempotent."""
-    for name in sorted(claim_names(place.list("")), key=lambda name: int(name.split(".")[1])):
-        place.delete(name)
+    for name in sorted(claim_names(location.list("")), key=lambda name: int(name.split(".")[1])):
+        location.delete(name)
 
 
 def reader_path(nonce: str) -> str:
@@ -422,31 +422,31 @@ def reader_path(nonce: str) -> str:
     return f"reader.{nonce}.json"
 
 
-def put_reader(place: Storage, clock: Clock, job_dir: str | None) -> str:
+def put_reader(location: Storage, clock: Clock, job_dir: str | None) -> str:
     """Record that this process reads the savepoint; return the claim's nonce."""
     mine = SavepointClaimRecord.of_this(READ, clock, job_dir=job_dir)
-    mine.put(place, reader_path(mine.nonce))
+    mine.put(location, reader_path(mine.nonce))
     return mine.nonce
 
 
-def readers(place: Storage) -> Iterator[SavepointClaimRecord]:
+def readers(location: Storage) -> Iterator[SavepointClaimRecord]:
     """Yield the records of all readers, dead or alive."""
-    for name in _reader_names(place.list("")):
-        record = SavepointClaimRecord.read(place, name)
+    for name in _reader_names(location.list("")):
+        record = SavepointClaimRecord.read(location, name)
         if record is not None:
             yield record
 
 
-def forget_readers(place: Storage) -> None:
+def forget_readers(location: Storage) -> None:
     """Remove the documents of dead readers; the caller has seen that none is alive. Idempotent."""
-    for name in _reader_names(place.list("")):
-        place.delete(name)
+    for name in _reader_names(location.list("")):
+        location.delete(name)
 
 
-def busy(place: Storage, held: SavepointClaimRecord) -> SavepointBusyError:
+def busy(location: Storage, held: SavepointClaimRecord) -> SavepointBusyError:
     """Return the error that names the claim's holder."""
     msg = (
-        f"{place.url}: this savepoint is {_DOING[held.purpose]} since {held.began} by "
+        f"{location.url}: this savepoint is {_DOING[held.purpose]} since {held.began} by "
         f"another process on {held.owner.host}; wait for it, or choose another name"
     )
     return SavepointBusyError(msg)

@@ -2,11 +2,11 @@
 
 A restored query gets a new id, so that two jobs that come from one savepoint are two to every sink,
 and so that no earlier driver can still reach the outputs: for the old id, the epochs after the
-savepoint count as reverted. Its checkpoint gets a new place, so that nothing that such a driver's
-Spark may still write is ever read.
+savepoint count as reverted. Its checkpoint gets a new location, so that nothing that such a
+driver's Spark may still write is ever read.
 
-Only one driver writes to a place before it counts. A driver that continues another one's restore
-takes a new number, and with it new ids and places for the queries that are not restored yet: the
+Only one driver writes to a location before it counts. A driver that continues another one's restore
+takes a new number, and with it new ids and locations for the queries that are not restored yet: the
 other driver may wake up, and would continue to copy and remove.
 
 =================================  =================================================================
@@ -14,10 +14,10 @@ a crash                            the next call
 =================================  =================================================================
 before ``operations/<n>.1.json``   starts again
 while rows are reverted            reverts the rest (sinks/revert.py)
-after that                         copies again, to the places of operation n+1
+after that                         copies again, to the locations of operation n+1
 while state is repartitioned       copies again, and repartitions the copy
 after ``metadata`` of a query      finds the query restored
-after ``operations/<n>.2.json``    removes the places that were left
+after ``operations/<n>.2.json``    removes the locations that were left
 =================================  =================================================================
 
 Until it is done no driver runs the job. The savepoint itself is only read.
@@ -39,7 +39,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
 )
 from airflow_provider.runtime.errors.fixes import RESTORE_ELSEWHERE
-from airflow_provider.runtime.jobdir.checkpoint_places import place
+from airflow_provider.runtime.jobdir.checkpoint_locations import location
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
@@ -237,7 +237,7 @@ class Restore:
             dataclasses.replace(last.plan, queries=queries),
             rewinds=last.rewinds,
             by=last.by,
-            kept={name: at for name, at in last.places.items() if name in ready},
+            kept={name: at for name, at in last.locations.items() if name in ready},
         )
 
     def finish(
@@ -311,7 +311,7 @@ class Restore:
             name
             for name, query in operation.plan.queries.items()
             if query["query_id"] is not None
-            and CheckpointLogs(_place_of(self.directory, name, operation)).query_id()
+            and CheckpointLogs(_location_of(self.directory, name, operation)).query_id()
             == query["query_id"]
         }
 
@@ -400,8 +400,8 @@ def _retire(directory: JobDirectory, name: str, plan: RestorePlan, clock: Clock)
         EpochRecords(storage, query["replaces"]).put_reverted(query["batch"] + 1, at)
 
 
-def _place_of(directory: JobDirectory, name: str, operation: OperationRecord) -> Storage:
-    return directory.storage.at(place(name, operation.places.get(name, 0)))
+def _location_of(directory: JobDirectory, name: str, operation: OperationRecord) -> Storage:
+    return directory.storage.at(location(name, operation.locations.get(name, 0)))
 
 
 def _restore_query(
@@ -411,7 +411,7 @@ def _restore_query(
     savepoint: Savepoint | None,
     repartition: Repartition | None,
 ) -> None:
-    checkpoint = _place_of(directory, name, operation)
+    checkpoint = _location_of(directory, name, operation)
     logs, plan = CheckpointLogs(checkpoint), operation.plan
     is_skipped = name in plan.skipped
     query_id, theirs = plan.queries[name]["query_id"], plan.queries[name]["from"]
@@ -468,13 +468,13 @@ def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped:
     if is_skipped:
         rewritten += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
     left_out = without_checksums(rewritten)
-    place = open_storage(savepoint.url)
+    location = open_storage(savepoint.url)
     for holder in {file.holder for file in query.files}:
         files = [file for file in query.files if file.holder == holder]
         wanted = [(file.path, file.size) for file in files if file.path not in left_out]
-        copy_files(folder_of(place, theirs, holder), checkpoint, wanted)
+        copy_files(folder_of(location, theirs, holder), checkpoint, wanted)
     for path in query.addressed:
-        saved = folder_of(place, theirs, None).read(path)
+        saved = folder_of(location, theirs, None).read(path)
         root = spark_url(checkpoint.url)
         checkpoint.put(path, readdress(saved, root=root, where=f"{savepoint.url}/{path}"))
 

@@ -4,7 +4,7 @@ Spark's checkpoint managers are not put-if-absent on a disk: both look and then 
 replaces (``CheckpointFileManager.scala``), and an object store takes a late PUT. So the late write
 of a driver that was presumed dead could replace its successor's ``offsets/<N>``, ``commits/<N>``,
 ``sources/<i>/<N>`` or state. A driver that follows one which has not certainly ended therefore
-copies what a restart needs into new places (:mod:`~.jobdir.checkpoint_places`) and continues
+copies what a restart needs into new locations (:mod:`~.jobdir.checkpoint_locations`) and continues
 there. Queries keep their ids, so epochs, sinks and savepoints continue as before.
 
 What the earlier driver has committed before the takeover is in the copy: it publishes an epoch only
@@ -13,9 +13,9 @@ after it has seen ``commits/<N>`` and then its lease, so the commit is older tha
 =====================================  ============================================================
 a death                                the next driver
 =====================================  ============================================================
-before ``operations/<n>.1.json``       its own lease says that the places are exposed; it relocates
-after it, while files arrive           the same under number n+1: ``checkpoint-<n>/`` does not count
-                                       yet, so it is garbage
+before ``operations/<n>.1.json``       its own lease says that the locations are exposed; it
+relocates after it, while files arrive           the same under number n+1: ``checkpoint-<n>/`` does
+                                       not count yet, so it is garbage
 after ``operations/<n>.2.json``        continues there, without another copy
 =====================================  ============================================================
 """
@@ -40,11 +40,11 @@ from airflow_provider.runtime.errors import (
     fixes,
 )
 from airflow_provider.runtime.errors.fixes import restore_command, rewind_command, set_option
-from airflow_provider.runtime.jobdir.checkpoint_places import (
-    left_places,
+from airflow_provider.runtime.jobdir.checkpoint_locations import (
+    left_locations,
+    location,
     next_number,
-    place,
-    token_of_place,
+    token_of_location,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, left_ids, query_ids
 from airflow_provider.runtime.jobdir.identity import identity_of, lineage_of
@@ -108,7 +108,7 @@ class Restores:
         rewinds: Sequence[str] = (),
         by: str = "",
     ) -> OperationRecord:
-        """Begin an operation that sets queries to *plan*, in new places but for those *kept*.
+        """Begin an operation that sets queries to *plan*, in new locations but for those *kept*.
 
         The runs *rewinds* no longer count; *by* says what rewinds them.
 
@@ -121,7 +121,7 @@ class Restores:
         record = dataclasses.replace(
             record,
             restore=plan,
-            places={**record.places, **made, **(kept or {})},
+            locations={**record.locations, **made, **(kept or {})},
             rewinds=[*rewinds],
             by=by,
         )
@@ -146,7 +146,7 @@ class Restores:
         last, newest = journal.last_restore(), journal.newest()
         if newest is None or (last is not None and last.is_open):
             return
-        for path in left_places(self._storage, newest):
+        for path in left_locations(self._storage, newest):
             log.info("%s/%s: removed, the query has left it", self._storage.url, path)
             remove_tree(self._storage.at(path))
 
@@ -423,23 +423,23 @@ def _exposed(
     last = journal.last_restore()
     if last is not None and last.is_open:
         return []
-    counting = newest.places if newest is not None else {}
+    counting = newest.locations if newest is not None else {}
     names = {*directory.query_names(), *queries}
-    tokens = {number: token_of_place(journal, number) for number in counting.values()}
+    tokens = {number: token_of_location(journal, number) for number in counting.values()}
     return sorted(name for name in names if tokens.get(counting.get(name, 0), 0) <= unended)
 
 
 def _move(directory: JobDirectory, record: OperationRecord, lease: Lease) -> None:
     storage = directory.storage
     for name in record.relocates:
-        old = place(name, record.places.get(name, 0))
-        new = place(name, record.number)
+        old = location(name, record.locations.get(name, 0))
+        new = location(name, record.number)
         log.info("%s/%s: a driver may still write there; copied to %s", storage.url, old, new)
         _copy(storage.at(old), storage.at(new))
     failpoints.hit("relocation.copied")
     lease.check()
     moved = dict.fromkeys(record.relocates, record.number)
-    Restores(directory).end(record, places={**record.places, **moved})
+    Restores(directory).end(record, locations={**record.locations, **moved})
     failpoints.hit("relocation.done")
 
 

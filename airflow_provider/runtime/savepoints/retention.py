@@ -149,7 +149,7 @@ def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
     there = list(savepoints)
     folders = {s.folder for s in there}
 
-    def place(savepoint: Savepoint) -> tuple[object, ...]:
+    def location(savepoint: Savepoint) -> tuple[object, ...]:
         record = savepoint.record
         return *record.history, len(folders & set(record.beside)), savepoint.folder
 
@@ -158,7 +158,7 @@ def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
         return repr((*named, sorted(ids)))
 
     grouped = itertools.groupby(sorted(there, key=series), key=series)
-    return [sorted(group, key=place) for _, group in grouped]
+    return [sorted(group, key=location) for _, group in grouped]
 
 
 def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = None) -> list[str]:
@@ -195,17 +195,17 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
     Crash safety: it is complete, or garbage; calling it again completes it.
     """
     clock = clock or SystemClock()
-    place = open_storage(url)
-    with refusing(place.url, "read"):
-        check_no_job(place)
-        before = last_claim(place)
+    location = open_storage(url)
+    with refusing(location.url, "read"):
+        check_no_job(location)
+        before = last_claim(location)
         half_removed = before is not None and before.purpose == REMOVE
-        half_removed = half_removed and not place.exists(MANIFEST)
-    with refusing(place.url, "removed"):
+        half_removed = half_removed and not location.exists(MANIFEST)
+    with refusing(location.url, "removed"):
         if not half_removed:
             _unmake(open_savepoint(url), clock)
         elif before is not None and not before.has_ended(clock):
-            raise busy(place, before)
+            raise busy(location, before)
         collect_leftover(url, clock=clock)
 
 
@@ -223,52 +223,55 @@ def pinned_savepoint(url: str, clock: Clock, job_dir: str | None = None) -> Iter
 
     Crash safety: a process that dies in the block pins nothing, but for *job_dir*.
     """
-    place, savepoint = open_storage(url), open_savepoint(url)  # nothing is put where there is none
-    nonce = _put_reader(place, clock, job_dir)
+    location, savepoint = (
+        open_storage(url),
+        open_savepoint(url),
+    )  # nothing is put where there is none
+    nonce = _put_reader(location, clock, job_dir)
     with working_under(nonce or ""):
         failpoints.hit("savepoint.pinned")
         try:
-            with refusing(place.url, "read"):
-                remover = last_claim(place)
+            with refusing(location.url, "read"):
+                remover = last_claim(location)
             if remover is not None and remover.purpose == REMOVE and not remover.has_ended(clock):
-                raise busy(place, remover)
+                raise busy(location, remover)
             yield open_savepoint(url)  # read again: no process can begin to remove it now
         finally:
             with contextlib.suppress(OSError, SparkStreamError):
                 if nonce is not None and not (job_dir and why_awaited(job_dir, savepoint)):
-                    place.delete(reader_path(nonce))
-                    remove_if_empty(place.url)
+                    location.delete(reader_path(nonce))
+                    remove_if_empty(location.url)
 
 
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def _put_reader(place: Storage, clock: Clock, job_dir: str | None) -> str | None:
+def _put_reader(location: Storage, clock: Clock, job_dir: str | None) -> str | None:
     try:
-        return put_reader(place, clock, job_dir)
+        return put_reader(location, clock, job_dir)
     except OSError as error:
         if not isinstance(error, PermissionError) and error.errno not in _READ_ONLY:
             raise
-        log.info("%s: read without a claim: %s", place.url, error)
+        log.info("%s: read without a claim: %s", location.url, error)
         return None
 
 
 def _unmake(savepoint: Savepoint, clock: Clock) -> None:
-    place = open_storage(savepoint.url)
-    mine = claim(place, REMOVE, clock)
+    location = open_storage(savepoint.url)
+    mine = claim(location, REMOVE, clock)
     with working_under(mine.nonce):
         try:
-            _check_unread(place, clock)
+            _check_unread(location, clock)
             _check_not_needed(savepoint)  # nobody can begin to restore it any more
             _check_only_ours(savepoint)
             failpoints.hit("savepoint.removing")
             _check_same(savepoint, mine)
         except BaseException:
-            withdraw(place, mine)
+            withdraw(location, mine)
             raise
-        place.delete(MANIFEST)
+        location.delete(MANIFEST)
         failpoints.hit("savepoint.removed")
-        end(place, mine)
+        end(location, mine)
 
 
 def _check_not_needed(savepoint: Savepoint) -> None:
@@ -290,29 +293,29 @@ def _check_not_needed(savepoint: Savepoint) -> None:
         raise ConfigError(msg)
 
 
-def _check_unread(place: Storage, clock: Clock) -> None:
-    for reader in readers(place):
+def _check_unread(location: Storage, clock: Clock) -> None:
+    for reader in readers(location):
         if not reader.has_ended(clock):
-            raise busy(place, reader)
+            raise busy(location, reader)
 
 
 def _check_only_ours(savepoint: Savepoint) -> None:
-    place, record = open_storage(savepoint.url), savepoint.record
+    location, record = open_storage(savepoint.url), savepoint.record
     ours = {path for path, file in record.files() if file.holder is None}
-    found = (f"queries/{path}" for path, _ in files_under(place.at("queries")))
+    found = (f"queries/{path}" for path, _ in files_under(location.at("queries")))
     strange = next((path for path in found if path not in ours), None)
     if strange is not None:
         msg = (
-            f"{place.url}/{strange}: was put there by another program, so the savepoint is not "
+            f"{location.url}/{strange}: was put there by another program, so the savepoint is not "
             "removed; move it away first"
         )
         raise ConfigError(msg)
 
 
 def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:
-    place = open_storage(savepoint.url)
-    if open_savepoint(savepoint.url) != savepoint or not is_held(place, mine):
-        raise busy(place, last_claim(place) or mine)
+    location = open_storage(savepoint.url)
+    if open_savepoint(savepoint.url) != savepoint or not is_held(location, mine):
+        raise busy(location, last_claim(location) or mine)
 
 
 def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
@@ -330,11 +333,11 @@ def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
 
 
 def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
-    place, before = incomplete.place, incomplete.claim
+    location, before = incomplete.location, incomplete.claim
     if incomplete.damage is not None or before is None or not before.has_ended(clock):
         return False
     try:
-        mine = claim(place, REMOVE, clock)
+        mine = claim(location, REMOVE, clock)
     except SavepointBusyError:
         return False
     with working_under(mine.nonce):
@@ -344,26 +347,26 @@ def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
 def _collect_under(
     mine: SavepointClaimRecord, incomplete: IncompleteSavepoint, clock: Clock
 ) -> bool:
-    place = incomplete.place
+    location = incomplete.location
     failpoints.hit("savepoint.collecting")
-    names = place.list("")
+    names = location.list("")
     if MANIFEST in names or is_job(names):  # it was completed, or reused
-        withdraw(place, mine)
+        withdraw(location, mine)
         return False
     shared: set[str] | None = set()
-    if local_path_of(place.url) is None:
+    if local_path_of(location.url) is None:
         shared = _shared_in(incomplete, clock)
     if shared is None:
-        end(place, mine)
+        end(location, mine)
         return False
-    removed = _remove_unshared(place, shared)
+    removed = _remove_unshared(location, shared)
     failpoints.hit("savepoint.collected")
     if shared:
-        end(place, mine)
+        end(location, mine)
         return removed
-    forget_readers(place)
-    release(place)
-    remove_if_empty(place.url)
+    forget_readers(location)
+    release(location)
+    remove_if_empty(location.url)
     return removed
 
 
@@ -372,13 +375,13 @@ def _shared_in(incomplete: IncompleteSavepoint, clock: Clock) -> set[str] | None
 
     A taker writes its claim before it looks for removers.
     """
-    root_url, _, folder = incomplete.place.url.rpartition("/")
+    root_url, _, folder = incomplete.location.url.rpartition("/")
     savepoints, others = find_savepoints(open_storage(root_url))
     for other in others:
         held = other.claim
         is_taken = held is not None and held.purpose == TAKE and not held.has_ended(clock)
         if is_taken or other.damage is not None:
-            log.info("%s: stays while %s may need it", incomplete.place.url, other.place.url)
+            log.info("%s: stays while %s may need it", incomplete.location.url, other.location.url)
             return None
     return {
         path
@@ -388,14 +391,14 @@ def _shared_in(incomplete: IncompleteSavepoint, clock: Clock) -> set[str] | None
     }
 
 
-def _remove_unshared(place: Storage, shared: Collection[str]) -> bool:
+def _remove_unshared(location: Storage, shared: Collection[str]) -> bool:
     if not shared:
-        remove_tree(place.at("queries"))
+        remove_tree(location.at("queries"))
         return True
-    found = [f"queries/{path}" for path, _ in files_under(place.at("queries"))]
+    found = [f"queries/{path}" for path, _ in files_under(location.at("queries"))]
     doomed = [path for path in found if path not in shared]
     for path in doomed:
-        place.delete(path)
+        location.delete(path)
     return bool(doomed)
 
 

@@ -110,11 +110,11 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
 def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> None:
     root = directory.storage.at("savepoints")
     for number in range(1, _TRIES + 1):
-        place = root.at(name if number == 1 else f"{name}+{number}")
+        location = root.at(name if number == 1 else f"{name}+{number}")
         try:
-            if place.list(""):
-                collect_leftover(place.url, clock=clock)
-            take_savepoint(source, place.url, origin=REWIND, aligned_timeout_s=0, clock=clock)
+            if location.list(""):
+                collect_leftover(location.url, clock=clock)
+            take_savepoint(source, location.url, origin=REWIND, aligned_timeout_s=0, clock=clock)
         except SavepointBusyError as error:
             if number == _TRIES:
                 raise

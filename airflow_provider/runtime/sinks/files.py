@@ -323,15 +323,15 @@ def _check_writable(folder: Path, name: str) -> None:
         raise ConfigError(msg)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     # The hidden folder lies beside the output, so its parent must be writable too.
-    for place in {existing, folder.parent if folder.parent.exists() else existing}:
-        if not os.access(place, os.W_OK | os.X_OK):
-            msg = f"{name}: no permission to write in {place}"
+    for location in {existing, folder.parent if folder.parent.exists() else existing}:
+        if not os.access(location, os.W_OK | os.X_OK):
+            msg = f"{name}: no permission to write in {location}"
             raise ConfigError(msg)
 
 
 def _has_link(path: Path, *, below: Path) -> bool:
-    between = itertools.takewhile(lambda place: place != below, (path, *path.parents))
-    return any(place.is_symlink() for place in between)
+    between = itertools.takewhile(lambda location: location != below, (path, *path.parents))
+    return any(location.is_symlink() for location in between)
 
 
 def _publish(staged: Path, target: Path) -> None:

@@ -171,7 +171,7 @@ def _last_listed(path: str) -> int:
 
 
 class Observed(Protocol):
-    """A place whose rows Spark's report of a batch counts."""
+    """A location whose rows Spark's report of a batch counts."""
 
     @property
     def name(self) -> str:
@@ -371,7 +371,7 @@ class ForEachBatchSink(_NothingStaged):
         return f"for_each_batch:{self._name}"
 
     @property
-    def place(self) -> str:
+    def line(self) -> str:
         """The line where the function begins; empty for one of a library."""
         return definition_of(self._function)
 

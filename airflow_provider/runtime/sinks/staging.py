@@ -108,15 +108,15 @@ def stage_files(
     """
     remove_tree(folder)
     own = uuid.uuid4().hex[:8]
-    place = f"{folder}/{own}"
+    location = f"{folder}/{own}"
     count_rows, rows = _counted(with_folder_values(df, partition_by), file_format)
     writer = rows.write.format(file_format).mode("overwrite").options(**(options or {}))
     with refusing_folder_values():
-        writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(place)
+        writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(location)
     # Spark hides what begins with "_" or "."; checksums of local files are such.
     files = [
         (f"{own}/{path}", size)
-        for path, size in files_under(place)
+        for path, size in files_under(location)
         if path.rpartition("/")[2].startswith("part-")
     ]
     flush(folder, [path for path, _ in files])

@@ -60,7 +60,7 @@ def version_at(home: Path) -> str | None:
 
 
 def check_version(version: str, where: object = "this") -> None:
-    """Refuse a Spark that the runtime does not know; *where* is its place, for people."""
+    """Refuse a Spark that the runtime does not know; *where* is its location, for people."""
     if OLDEST <= _numbers_of(version) < BELOW:
         return
     low, high = (".".join(map(str, each)) for each in (OLDEST, BELOW[:1]))
@@ -363,16 +363,16 @@ def explain_missing(error: BaseException) -> str:
     """Return the addition to a job's error about what its PySpark lacks; "" for none."""
     name = getattr(error, "name", None)
     if isinstance(error, AttributeError):
-        place = type(getattr(error, "obj", None)).__module__
+        location = type(getattr(error, "obj", None)).__module__
     elif isinstance(error, ModuleNotFoundError):
-        place = str(name)
+        location = str(name)
     elif isinstance(error, ImportError):  # of a name that its module does not have
-        place, found = str(name), re.search(r"cannot import name '(\w+)'", str(error))
+        location, found = str(name), re.search(r"cannot import name '(\w+)'", str(error))
         name = found[1] if found else name
     else:
         return ""
     version = getattr(sys.modules.get("pyspark"), "__version__", None)
-    if place.partition(".")[0] != "pyspark" or version is None:
+    if location.partition(".")[0] != "pyspark" or version is None:
         return ""
     since = _SINCE.get(str(name))
     if since is None or _numbers_of(since) <= _numbers_of(version):

@@ -64,16 +64,16 @@ class Copied:
 
 
 def copy_files(
-    source_place: str | Storage, target_place: str | Storage, names: Iterable[tuple[str, int]]
+    source_location: str | Storage, target_location: str | Storage, names: Iterable[tuple[str, int]]
 ) -> Copied:
     """Bring files that never change from one folder to another, by links where possible.
 
     A file that is in the target and has the right size is kept.
 
     Args:
-        source_place: the source folder. All parts of an address are the user's; below the root of a
-            storage no part may be a symbolic link.
-        target_place: the target folder; it need not exist, and one caller at a time fills it.
+        source_location: the source folder. All parts of an address are the user's; below the root
+            of a storage no part may be a symbolic link.
+        target_location: the target folder; it need not exist, and one caller at a time fills it.
         names: paths relative to both, with ``/``, and the bytes of each file.
 
     Raises:
@@ -90,7 +90,7 @@ def copy_files(
     """
     sizes = dict(names)
     _refuse_outside(sizes)
-    source, target = _place(source_place), _place(target_place)
+    source, target = _location(source_location), _location(target_location)
     if not sizes:
         return Copied(files=0, kept_files=0, linked_bytes=0, copied_bytes=0)
     if isinstance(target, LocalFolder):
@@ -193,9 +193,9 @@ def _check_arrived(target: RemoteStorage, sizes: Mapping[str, int]) -> None:
         raise WrongSizeError.of(where, found=there.get(name), expected=sizes[name])
 
 
-def _place(place: str | Storage) -> LocalFolder | RemoteStorage:
-    url = place if isinstance(place, str) else place.url
-    found = local_folder_of(place) or open_remote(url)
+def _location(location: str | Storage) -> LocalFolder | RemoteStorage:
+    url = location if isinstance(location, str) else location.url
+    found = local_folder_of(location) or open_remote(url)
     if found is None:
         msg = (
             f"{url}: files are copied between local folders, S3, Google Cloud Storage and Azure; "

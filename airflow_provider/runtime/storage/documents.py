@@ -42,7 +42,7 @@ class Contents(enum.Enum):
 
 
 class Written(NamedTuple):
-    """How a document comes to its place, for docs/job-directory.md.
+    """How a document comes to its location, for docs/job-directory.md.
 
     Attributes:
         how: ``once``: put if absent; ``completed``: then replaced by the process that has put it;
@@ -65,10 +65,10 @@ class Document:
 
     Attributes:
         CONTENTS: the permission that a reader in Airflow needs; every class declares it.
-        PLACES: its paths from the job directory, with fields in braces, and ``<any name>``. At
+        LOCATIONS: its paths from the job directory, with fields in braces, and ``<any name>``. At
             such a path the fields must agree, by the first that fits: a copy under another name is
             refused.
-        WRITTEN: how it comes there; every class with a place declares it.
+        WRITTEN: how it comes there; every class with a location declares it.
         MOST_BYTES: a larger file is refused unread.
         IS_EXACT: whether readers act on its texts, such as the names of files: then a secret in one
             is refused, and not replaced.
@@ -76,18 +76,18 @@ class Document:
 
     VERSION: ClassVar[int] = 1
     CONTENTS: ClassVar[Contents] = Contents.LOG
-    PLACES: ClassVar[tuple[str, ...]] = ()
+    LOCATIONS: ClassVar[tuple[str, ...]] = ()
     WRITTEN: ClassVar[Written]
     MOST_BYTES: ClassVar[int] = MOST_BYTES
     IS_EXACT: ClassVar[bool] = False
 
     @classmethod
     def is_placed_at(cls, path: str) -> bool:
-        """Whether a path ends with a place of this class, and of no class with a longer end."""
+        """Whether a path ends with a location of this class, and of no class with a longer end."""
         dots = path.rpartition("/")[2].count(".")
         return any(
-            dots == place.rpartition("/")[2].count(".") and _pattern(place).search(path)
-            for place in cls.PLACES
+            dots == location.rpartition("/")[2].count(".") and _pattern(location).search(path)
+            for location in cls.LOCATIONS
         )
 
     def problem(self) -> str | None:
@@ -134,7 +134,7 @@ class Document:
             raise CorruptDocumentError(msg) from None
         problem = document.problem() or document._misplaced(where)
         if problem is not None:
-            msg = f"{where}: not the {cls.__name__} document of its place: {problem}"
+            msg = f"{where}: not the {cls.__name__} document of its location: {problem}"
             raise CorruptDocumentError(msg)
         return document
 
@@ -161,7 +161,9 @@ class Document:
         return storage.put_if_absent(path, self.to_bytes())
 
     def _misplaced(self, where: str) -> str | None:
-        found = next((m for place in self.PLACES if (m := _pattern(place).search(where))), None)
+        found = next(
+            (m for location in self.LOCATIONS if (m := _pattern(location).search(where))), None
+        )
         for field, named in (found.groupdict() if found else {}).items():
             if str(getattr(self, field)) != named:
                 return (
@@ -178,7 +180,7 @@ def read_stored(storage: Storage, path: str, *, at_most_bytes: int = MOST_BYTES)
 
 
 @functools.cache
-def _pattern(place: str) -> re.Pattern[str]:
-    text = re.sub(r"<[^>/]+>", "[^/]+", re.escape(place))
+def _pattern(location: str) -> re.Pattern[str]:
+    text = re.sub(r"<[^>/]+>", "[^/]+", re.escape(location))
     text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", text)
     return re.compile(f"(?:^|/){text}$")

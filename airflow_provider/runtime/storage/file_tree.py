@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
 
 
-def files_under(place: str | Storage) -> list[tuple[str, int]]:
-    """Return the files under *place*: paths relative to it with ``/``, and bytes; sorted."""
-    remote = open_remote(_url(place))
+def files_under(location: str | Storage) -> list[tuple[str, int]]:
+    """Return the files under *location*: paths relative to it with ``/``, and bytes; sorted."""
+    remote = open_remote(_url(location))
     if remote is not None:
         return remote.files()
-    folder = local_folder_of(place)
+    folder = local_folder_of(location)
     if folder is not None:
         with suppress(FileNotFoundError):
             return [(path, facts.st_size) for path, facts in _local_files(folder)]
         return []
-    filesystem, root = _uncached(_url(place))
+    filesystem, root = _uncached(_url(location))
     found = filesystem.find(root, detail=True)
     start = len(root.rstrip("/")) + 1
     return sorted((path[start:], int(facts["size"])) for path, facts in found.items())
@@ -45,14 +45,14 @@ class FileFacts(NamedTuple):
     tag: str | None
 
 
-def facts_under(place: str | Storage) -> dict[str, FileFacts]:
-    """Return the facts of each file under *place*, by its path; see :func:`files_under`."""
-    remote = open_remote(_url(place))
+def facts_under(location: str | Storage) -> dict[str, FileFacts]:
+    """Return the facts of each file under *location*, by its path; see :func:`files_under`."""
+    remote = open_remote(_url(location))
     if remote is not None:
         return {path: FileFacts(*facts) for path, facts in remote.tags().items()}
-    folder = local_folder_of(place)
+    folder = local_folder_of(location)
     if folder is None:
-        return {path: FileFacts(size, None) for path, size in files_under(place)}
+        return {path: FileFacts(size, None) for path, size in files_under(location)}
     return {
         path: FileFacts(facts.st_size, f"{facts.st_ino}-{facts.st_mtime_ns}")
         for path, facts in _local_files(folder)
@@ -82,19 +82,19 @@ def _local_files(root: LocalFolder) -> list[tuple[str, os.stat_result]]:
     return sorted(files)
 
 
-def folders_in(place: str | Storage) -> list[str]:
-    """Return the names of the folders directly under *place*, sorted; symbolic links are none."""
-    remote = open_remote(_url(place))
+def folders_in(location: str | Storage) -> list[str]:
+    """Return the names of the folders directly under *location*, sorted, without symbolic links."""
+    remote = open_remote(_url(location))
     if remote is not None:
         return list(remote.folders())
-    folder = local_folder_of(place)
+    folder = local_folder_of(location)
     if folder is not None:
         try:
             with no_links(), folder.opened(to_list=True) as at, os.scandir(at) as entries:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return []
-    filesystem, root = _uncached(_url(place))
+    filesystem, root = _uncached(_url(location))
     try:
         found = filesystem.ls(root, detail=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -106,17 +106,17 @@ def folders_in(place: str | Storage) -> list[str]:
     )
 
 
-def remove_tree(place: str | Storage) -> None:
+def remove_tree(location: str | Storage) -> None:
     """Remove the folder and its content, if present; no symbolic link is followed."""
-    remote = open_remote(_url(place))
+    remote = open_remote(_url(location))
     if remote is not None:
         remote.delete("")
         return
-    folder = local_folder_of(place)
+    folder = local_folder_of(location)
     if folder is not None:
         remove_tree_in(folder)
         return
-    filesystem, root = _uncached(_url(place))
+    filesystem, root = _uncached(_url(location))
     try:
         filesystem.rm(root, recursive=True)
     except FileNotFoundError:
@@ -157,8 +157,8 @@ def _folders_above(path: Path, root: Path) -> Iterator[Path]:
             return
 
 
-def _url(place: str | Storage) -> str:
-    return place if isinstance(place, str) else place.url
+def _url(location: str | Storage) -> str:
+    return location if isinstance(location, str) else location.url
 
 
 def _uncached(url: str) -> tuple[Any, str]:

@@ -139,9 +139,9 @@ class LocalStorage:
             remove_tree_in(self.folder, path)
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        places = (self.folder.split(path) for path in paths)
+        locations = (self.folder.split(path) for path in paths)
         suppress_absent = contextlib.suppress(FileNotFoundError)
-        for above, names in itertools.groupby(places, key=lambda place: place[0]):
+        for above, names in itertools.groupby(locations, key=lambda location: location[0]):
             with suppress_absent, no_links(), above.opened() as folder:
                 for _, name in names:
                     with suppress_absent, naming(f"{above.path}/{name}"):

@@ -65,7 +65,7 @@ def full_disk(folders: Iterable[str]) -> str | None:
 class Mount(NamedTuple):
     """A line of the kernel's list of mounts: the folder, the filesystem's type, and the device."""
 
-    place: str
+    location: str
     kind: str
     source: str
 
@@ -83,9 +83,11 @@ def find_mount(path: str, mountinfo: str) -> Mount | None:
     best: Mount | None = None
     for line in mountinfo.splitlines():
         mount = _mount_in(line)
-        if mount is None or not (path == mount.place or path.startswith(_inside(mount.place))):
+        if mount is None or not (
+            path == mount.location or path.startswith(_inside(mount.location))
+        ):
             continue
-        if best is None or len(mount.place) >= len(best.place):
+        if best is None or len(mount.location) >= len(best.location):
             best = mount
     return best
 
@@ -94,7 +96,7 @@ def judge(mount: Mount | None, trusted: Collection[str]) -> MountVerdict:
     """Return the verdict on a mount, None for no list; the user answers for those in *trusted*."""
     if mount is None:
         return MountVerdict.TRIED
-    if mount.place in trusted or mount.kind in _DISKS:
+    if mount.location in trusted or mount.kind in _DISKS:
         return MountVerdict.USED
     if mount.kind in _OVER_DISKS or not _USER_SPACE.fullmatch(mount.kind):
         return MountVerdict.TRIED
@@ -137,10 +139,10 @@ def refusal(folder: str, mount: Mount) -> str:
     found = (address for name, address in _STORES.items() if name in kind)
     address = next(found, "s3://, gs:// or abfss://")
     return (
-        f"{folder}: lies on {mount.kind} (FUSE, mounted at {mount.place}), where names are given "
-        "by a program and not as on a disk, so two drivers could own one job; name the store by "
-        f"its own address ({address}), or a folder on a disk or on NFS; if every machine sees "
-        f"links and renames there as on one disk, set {TRUSTED}={mount.place}"
+        f"{folder}: lies on {mount.kind} (FUSE, mounted at {mount.location}), where names are "
+        "given by a program and not as on a disk, so two drivers could own one job; name the store "
+        f"by its own address ({address}), or a folder on a disk or on NFS; if every machine sees "
+        f"links and renames there as on one disk, set {TRUSTED}={mount.location}"
     )
 
 
@@ -174,12 +176,12 @@ def try_names(folder: Path) -> str | None:
 
 
 def _failure(folder: str, mount: Mount | None, problem: str) -> str:
-    what = "its filesystem" if mount is None else f"{mount.kind}, mounted at {mount.place}"
-    place = "/" if mount is None else mount.place
+    what = "its filesystem" if mount is None else f"{mount.kind}, mounted at {mount.location}"
+    location = "/" if mount is None else mount.location
     return (
         f"{folder}: on {what}, {problem}, so it cannot decide between two drivers; put the job "
         "directory on a disk, on NFS, or at a store's own address (s3://, gs://, abfss://); if "
-        f"this is wrong, set {TRUSTED}={place}"
+        f"this is wrong, set {TRUSTED}={location}"
     )
 
 
@@ -200,14 +202,14 @@ def _hidden(folder: Path) -> Iterator[Path]:
 
 
 def _nearest(folder: Path) -> tuple[Path, int]:
-    for place in (folder, *folder.parents):
+    for location in (folder, *folder.parents):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return place, place.stat().st_dev
+            return location, location.stat().st_dev
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
-def _inside(place: str) -> str:
-    return place if place.endswith("/") else f"{place}/"
+def _inside(location: str) -> str:
+    return location if location.endswith("/") else f"{location}/"
 
 
 def _mount_in(line: str) -> Mount | None:

@@ -164,7 +164,7 @@ class ObjectStorage:
         return self._bucket.largest_copy_bytes
 
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
-        """Have the store copy an object of the same path from a place with :meth:`is_beside`."""
+        """Have the store copy an object of the same path from a location with :meth:`is_beside`."""
         if not isinstance(source, ObjectStorage):
             msg = f"{source.url}/{path}: no object store has this, so none copies it"
             raise TypeError(msg)

@@ -191,7 +191,7 @@ def is_in_bucket(url: str) -> bool:
 
 
 def open_storage(url: str) -> Storage:
-    """Open the place at *url*; nothing is read or written.
+    """Open the location at *url*; nothing is read or written.
 
     Raises:
         UnsupportedStorageError: the scheme is not known to decide between two writers.
@@ -222,28 +222,28 @@ def open_storage(url: str) -> Storage:
     return opener(url)
 
 
-def check_place(url: str) -> None:
-    """Refuse a place that cannot decide between two drivers, as far as known before writing."""
+def check_location(url: str) -> None:
+    """Refuse a location that cannot decide between two drivers, as far as known before writing."""
     if CONTROLS.search(url):
         msg = f"{url!r}: a job directory has an address on one line; use another path"
         raise ConfigError(msg)
     local = local_path_of(url)
     if local is not None:
-        for place in (Path(local), *Path(local).parents):
-            if place.is_file():
-                what = "is" if place == Path(local) else f"{place} is"
+        for location in (Path(local), *Path(local).parents):
+            if location.is_file():
+                what = "is" if location == Path(local) else f"{location} is"
                 msg = f"{url}: {what} a file, and a job directory is a folder; use another path"
                 raise ConfigError(msg)
         check_folder(Path(local))
 
 
 def open_objects(url: str) -> ObjectStorage | None:
-    """Open the place at *url* if it is in an object store, else return None."""
+    """Open the location at *url* if it is in an object store, else return None."""
     return _objects(url) if scheme_of(url) in _STORES else None
 
 
 def open_remote(url: str) -> RemoteStorage | None:
-    """Open the place at *url* if this machine reaches it by requests, else return None."""
+    """Open the location at *url* if this machine reaches it by requests, else return None."""
     kind = storage_kind(url)
     return _open_by_kind(kind, url) if kind is not None else open_objects(url)
 
@@ -255,11 +255,11 @@ def local_path_of(url: str) -> str | None:
     return _path_of(url)
 
 
-def local_folder_of(place: str | Storage) -> LocalFolder | None:
+def local_folder_of(location: str | Storage) -> LocalFolder | None:
     """Return the folder of an address or a storage; None when it is not on this machine."""
-    if isinstance(place, LocalStorage):
-        return place.folder
-    local = local_path_of(place if isinstance(place, str) else place.url)
+    if isinstance(location, LocalStorage):
+        return location.folder
+    local = local_path_of(location if isinstance(location, str) else location.url)
     return LocalFolder(local) if local is not None else None
 
 
@@ -276,7 +276,7 @@ def has_escapes(url: str) -> bool:
 
 
 def spark_url(url: str) -> str:
-    """Return the address by which Spark (Hadoop) knows the same place.
+    """Return the address by which Spark (Hadoop) knows the same location.
 
     ``s3://`` becomes ``s3a://``, ``gcs://`` becomes ``gs://``, ``az://`` becomes ``abfss://``, a
     local path ``file://``; an extension answers for its own scheme; any other address stays as it
@@ -320,8 +320,11 @@ class StoreCredentials:
 
     def options(self) -> dict[str, Any]:
         given = {"key": self.key, "secret": self.secret, "token": self.token}
-        place = {"region_name": self.region, "endpoint_url": self.endpoint}
-        return {**given, "client_kwargs": {name: value for name, value in place.items() if value}}
+        location = {"region_name": self.region, "endpoint_url": self.endpoint}
+        return {
+            **given,
+            "client_kwargs": {name: value for name, value in location.items() if value},
+        }
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return *environ* with these credentials, as boto, Spark and Hadoop read them there."""

@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 @contextlib.contextmanager
 def explained(where: str, doing: str, *, credentials: str = "the credentials") -> Iterator[None]:
-    """Turn what the libraries raise into errors that name the place and the fix.
+    """Turn what the libraries raise into errors that name the location and the fix.
 
     *doing* is ``read``, ``copy`` (perhaps with a condition), ``write``, ``create`` (write with a
     condition), ``list`` or ``remove``.

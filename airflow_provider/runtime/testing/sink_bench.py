@@ -39,10 +39,10 @@ _DEADLINE_S: Final = 60.0
 
 
 class SinkCase(Protocol):
-    """A place for one test, empty at its begin."""
+    """A location for one test, empty at its begin."""
 
     def open(self) -> Sink:
-        """Return a new sink object for the place; it and what it holds must be picklable."""
+        """Return a new sink object for the location; it and what it holds must be picklable."""
 
     def visible(self) -> Sequence[Row]:
         """Return the rows ``(id, name)`` that an independent reader sees now, in any order."""
@@ -163,7 +163,7 @@ class SinkBench:
     """Stages epochs of a :class:`SinkCase`, and remembers what was staged.
 
     Args:
-        case: the place.
+        case: the location.
         make_frame: returns a frame of rows ``(id, name)``.
     """
 

@@ -168,7 +168,7 @@ class SinkContract:
         assert bench.all_rows() == bench.visible()
 
     def test_each_query_has_its_own_epochs(self, bench: SinkBench) -> None:
-        """Two queries that write to one place number their epochs independently."""
+        """Two queries that write to one location number their epochs independently."""
         bench.commit(bench.stage(5, "a"))
         bench.commit(bench.stage(0, "b", query_id=OTHER_QUERY_ID))
 
@@ -269,7 +269,7 @@ class SinkContract:
         assert [] == bench.visible()
 
     def test_recovery_leaves_other_queries_alone(self, bench: SinkBench) -> None:
-        """What another query has staged for the same place is not touched."""
+        """What another query has staged for the same location is not touched."""
         theirs = bench.stage(0, "a", query_id=OTHER_QUERY_ID)
         bench.sink.recover(QUERY_ID, lambda *_: True, OpenFence())
         bench.commit(theirs)
@@ -340,7 +340,7 @@ class SinkContract:
         assert [] == bench.visible()
 
     def test_the_name_is_stable(self, bench: SinkBench) -> None:
-        """Two objects for the same place have the same name."""
+        """Two objects for the same location have the same name."""
         assert bench.sink.name == bench.case.open().name
 
 

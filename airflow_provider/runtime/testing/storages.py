@@ -241,7 +241,7 @@ class StorageContract:
 
         assert not storage.exists("nowhere")
 
-    def test_at_is_the_same_place(self, storage: Storage) -> None:
+    def test_at_is_the_same_location(self, storage: Storage) -> None:
         """A storage at a folder reads and writes the same objects by shorter paths."""
         below = storage.at("runs/r1")
         below.put("run.json", b"1")
@@ -258,7 +258,7 @@ class StorageContract:
 
 
 class SharedStorageContract(StorageContract):
-    """The promises of a place that several processes see."""
+    """The promises of a location that several processes see."""
 
     racing_processes = 2
 
@@ -289,5 +289,5 @@ class SharedStorageContract(StorageContract):
         assert sorted(names) == storage.list("leases")
 
     def test_other_processes_see_it(self, storage: Storage) -> None:
-        """The place is shared with the driver and its executors."""
+        """The location is shared with the driver and its executors."""
         assert storage.shared is True

@@ -152,16 +152,18 @@ class Sides:
         if side == "flink" and (query, mode) in REFUSED:
             return None
         self._runs += 1
-        place = WORK / "runs" / f"{self._runs}"
+        location = WORK / "runs" / f"{self._runs}"
         running = {"flink": self._run_flink, "runtime": self._run, "plain": self._run_plain}
         before = self._cpu_seconds(side)
-        wall_s, query_s = running[side](query, mode, place)
+        wall_s, query_s = running[side](query, mode, location)
         cpu_s = self._cpu_seconds(side) - before
         difference = None
         if side == "runtime" or (writes(query, mode) if side == "flink" else mode == "batch"):
-            difference = self._truth.difference(query, place / "output") or ""
+            difference = self._truth.difference(query, location / "output") or ""
         rows = sum(self._truth.events_of(table) for table in queries.TABLES.get(query, ("bid",)))
-        shutil.rmtree(place / "output", ignore_errors=True)  # the first run's job has Spark's log
+        shutil.rmtree(
+            location / "output", ignore_errors=True
+        )  # the first run's job has Spark's log
         return Measure(query, mode, side, wall_s, query_s, cpu_s, rows, difference)
 
     def _cpu_seconds(self, side: str) -> float:
@@ -171,20 +173,20 @@ class Sides:
             return sum(map(cpu_seconds, self._flink.worker_pids))
         return cpu_seconds(os.getpid()) - sum(map(cpu_seconds, self._flink.pids))
 
-    def _run_flink(self, query: str, mode: str, place: Path) -> tuple[float, float]:
+    def _run_flink(self, query: str, mode: str, location: Path) -> tuple[float, float]:
         if self._flink is None:
             raise ValueError(query)
-        seconds = self._flink.run(query, mode, self._events, place / "output")
+        seconds = self._flink.run(query, mode, self._events, location / "output")
         return seconds, seconds
 
-    def _run(self, query: str, mode: str, place: Path) -> tuple[float, float]:
+    def _run(self, query: str, mode: str, location: Path) -> tuple[float, float]:
         from airflow_provider.runtime.driver.run import run_job
         from airflow_provider.runtime.jobdir.end_of_input import drain_intent
         from airflow_provider.runtime.jobdir.layout import JobDirectory
         from airflow_provider.runtime.jobdir.run_spec import RunSpec
         from airflow_provider.runtime.storage.open import open_storage
 
-        job_dir, output = str(place / "job"), str(place / "output")
+        job_dir, output = str(location / "job"), str(location / "output")
         params = {"query": query, "input": str(self._events), "output": output}
         spec = RunSpec(job_dir=job_dir, entry=ENTRY, params=params, conf=CONF, mode=mode)
         begun = time.time()
@@ -199,12 +201,12 @@ class Sides:
             all_read = dt.datetime.fromisoformat(intent.at.replace("Z", "+00:00")).timestamp()
         return ended - begun, all_read - begun
 
-    def _run_plain(self, query: str, mode: str, place: Path) -> tuple[float, float]:
+    def _run_plain(self, query: str, mode: str, location: Path) -> tuple[float, float]:
         from airflow_provider.runtime.spark.session import job_session
 
         if self._spark is None:
             raise ValueError(query)
-        is_batch, output = mode == "batch", str(place / "output")
+        is_batch, output = mode == "batch", str(location / "output")
         begun = time.time()
         session = job_session(self._spark, CONF, is_batch=is_batch, on_disk=True)
         rows = queries.QUERIES[query](self._reader(session, is_batch=is_batch))
@@ -216,7 +218,7 @@ class Sides:
                 rows.writeStream.format("csv")
                 .partitionBy(*columns)
                 .option("path", output)
-                .option("checkpointLocation", str(place / "checkpoint"))
+                .option("checkpointLocation", str(location / "checkpoint"))
                 .trigger(availableNow=True)
                 .start()
                 .awaitTermination()

@@ -134,24 +134,24 @@ def run(spark: SparkSession, data: Path, mode: str, variant: str) -> tuple[Measu
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
-    place = WORK / "runs"
-    shutil.rmtree(place, ignore_errors=True)
+    location = WORK / "runs"
+    shutil.rmtree(location, ignore_errors=True)
     params = {
         "variant": variant,
         "format": "parquet" if data.name.startswith("parquet") else "csv",
         "input": str(data),
-        "output": str(place / "output"),
-        "kept": str(place / "kept"),
+        "output": str(location / "output"),
+        "kept": str(location / "kept"),
     }
     spec = RunSpec(
-        job_dir=str(place / "job"), entry=JOB, params=params, conf=CONF, mode=mode, run_id="r"
+        job_dir=str(location / "job"), entry=JOB, params=params, conf=CONF, mode=mode, run_id="r"
     )
     spark._jvm.System.gc()  # type: ignore[union-attr]
     cpu_s, begun = cpu_of(spark), time.monotonic()
     run_job(spec, spark=spark)
     run_s = time.monotonic() - begun
-    measured = Measure(batch_of(place / "job"), run_s, cpu_of(spark) - cpu_s)
-    return measured, broken_in(place / "job")
+    measured = Measure(batch_of(location / "job"), run_s, cpu_of(spark) - cpu_s)
+    return measured, broken_in(location / "job")
 
 
 def batch_of(job: Path) -> float:
@@ -298,12 +298,12 @@ def through_sparkdq(df: DataFrame) -> tuple[float, dict[str, int]]:
 @contextlib.contextmanager
 def written() -> Any:
     """Give two folders for the block."""
-    place = WORK / "runs"
-    shutil.rmtree(place, ignore_errors=True)
+    location = WORK / "runs"
+    shutil.rmtree(location, ignore_errors=True)
     try:
-        yield str(place / "good"), str(place / "bad")
+        yield str(location / "good"), str(location / "bad")
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(location, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -182,10 +182,10 @@ def make_orders(folder: Path, rows: int, file_format: str, *, bad: bool = False)
     import pyarrow.csv
     import pyarrow.parquet
 
-    place = folder / f"{'bad-' if bad else ''}{file_format}-{rows}"
-    if place.exists():
-        return place
-    unfinished = place.with_name(f".{place.name}")
+    location = folder / f"{'bad-' if bad else ''}{file_format}-{rows}"
+    if location.exists():
+        return location
+    unfinished = location.with_name(f".{location.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     for number in range(FILES):
@@ -200,8 +200,8 @@ def make_orders(folder: Path, rows: int, file_format: str, *, bad: bool = False)
             pyarrow.csv.write_csv(table, file, options)
         else:
             pyarrow.parquet.write_table(table, file)
-    unfinished.rename(place)
-    return place
+    unfinished.rename(location)
+    return location
 
 
 def _columns(random: Any, rows: int, number: int) -> dict[str, Any]:

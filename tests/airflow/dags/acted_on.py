@@ -10,7 +10,7 @@ from airflow.sdk import dag
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "acted_on"
+LOCATION = Path(os.environ["TEST_DATA"]) / "acted_on"
 
 
 @dag(schedule=None, catchup=False, max_active_runs=1)
@@ -19,8 +19,8 @@ def acted_on() -> None:
     SparkStreamingOperator(
         task_id="stream",
         job=f"{HERE}/jobs/growing.py:count",
-        job_dir=f"{PLACE}/job",
-        params={"input": f"{PLACE}/input", "output": f"{PLACE}/output"},
+        job_dir=f"{LOCATION}/job",
+        params={"input": f"{LOCATION}/input", "output": f"{LOCATION}/output"},
         until="stopped",
         trigger="1 second",
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},

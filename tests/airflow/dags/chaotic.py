@@ -11,7 +11,7 @@ from airflow.sdk import dag
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "chaotic"
+LOCATION = Path(os.environ["TEST_DATA"]) / "chaotic"
 
 
 def chaotic(on_kill: str) -> None:
@@ -22,8 +22,8 @@ def chaotic(on_kill: str) -> None:
         SparkStreamingOperator(
             task_id="job",
             job=f"{HERE}/jobs/chaotic.py:copy_and_count",
-            job_dir=f"{PLACE}/{{{{ run_id }}}}/job",
-            params={"input": f"{PLACE}/input", "output": f"{PLACE}/{{{{ run_id }}}}/output"},
+            job_dir=f"{LOCATION}/{{{{ run_id }}}}/job",
+            params={"input": f"{LOCATION}/input", "output": f"{LOCATION}/{{{{ run_id }}}}/output"},
             conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
             retries=3,
             retry_delay=dt.timedelta(seconds=1),

@@ -13,11 +13,12 @@ def checked() -> None:
     SparkStreamingOperator(
         task_id="rows",
         job="{{ dag_run.conf['job'] }}",
-        job_dir="{{ dag_run.conf['place'] }}/job",
+        job_dir="{{ dag_run.conf['location'] }}/job",
         params={
-            name: f"{{{{ dag_run.conf['place'] }}}}/{name}" for name in ("input", "output", "kept")
+            name: f"{{{{ dag_run.conf['location'] }}}}/{name}"
+            for name in ("input", "output", "kept")
         }
-        | {"rules": "{{ dag_run.conf['place'] }}/rules.json", "files_per_batch": "1"},
+        | {"rules": "{{ dag_run.conf['location'] }}/rules.json", "files_per_batch": "1"},
         mode="streaming",
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
         poll_interval=0.5,

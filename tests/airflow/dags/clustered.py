@@ -17,15 +17,15 @@ VICTIMS = ("executor", "machine", "launcher", "driver", "host", "triggerer")
 
 def clustered(victim: str) -> None:
     """Make the DAG of one task in whose run something is killed."""
-    place = DATA / f"clustered_{victim}"
+    location = DATA / f"clustered_{victim}"
 
-    @dag(dag_id=place.name, schedule=None, catchup=False)
+    @dag(dag_id=location.name, schedule=None, catchup=False)
     def one_task() -> None:
         SparkStreamingOperator(
             task_id="count",
             job=f"{HERE}/jobs/gated.py:count",
-            job_dir=f"{place}/job",
-            params={name: f"{place}/{name}" for name in ("input", "output", "gate")},
+            job_dir=f"{location}/job",
+            params={name: f"{location}/{name}" for name in ("input", "output", "gate")},
             conn_id="a_cluster",
             conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"},
             env_vars={"SPARK_LOCAL_IP": "127.0.0.1"},

@@ -12,7 +12,7 @@ from airflow.sdk import dag
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "ending"
+LOCATION = Path(os.environ["TEST_DATA"]) / "ending"
 MOMENT = dt.timedelta(seconds=5)
 LONG = dt.timedelta(seconds=75)  # until three drivers have started side by side, and some
 
@@ -21,7 +21,7 @@ def ending(
     kind: str, on_kill: str, *, dagrun_timeout: dt.timedelta | None = None, **arguments: Any
 ) -> None:
     """Make a DAG of one task; each run has folders of its own."""
-    place = f"{PLACE}/{kind}_{on_kill}/{{{{ run_id }}}}"
+    location = f"{LOCATION}/{kind}_{on_kill}/{{{{ run_id }}}}"
 
     @dag(
         dag_id=f"ending_{kind}_{on_kill}",
@@ -33,8 +33,8 @@ def ending(
         SparkStreamingOperator(
             task_id="count",
             job=f"{HERE}/jobs/gated.py:count",
-            job_dir=f"{place}/job",
-            params={name: f"{place}/{name}" for name in ("input", "output", "gate")},
+            job_dir=f"{location}/job",
+            params={name: f"{location}/{name}" for name in ("input", "output", "gate")},
             conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
             mode="streaming",
             poll_interval=0.5,

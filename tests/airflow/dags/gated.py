@@ -19,18 +19,18 @@ DATA = Path(os.environ["TEST_DATA"])
 
 def gated(dag_id: str, *, retries: int = 0, **arguments: Any) -> None:
     """Make a DAG of one task, whose folders are named like it."""
-    place = DATA / dag_id
+    location = DATA / dag_id
 
     @dag(dag_id=dag_id, schedule=None, catchup=False)
     def one_task() -> None:
         SparkStreamingOperator(
             task_id="count",
             job=f"{HERE}/jobs/gated.py:count",
-            job_dir=f"{place}/job",
+            job_dir=f"{location}/job",
             params={
-                "input": f"{place}/input",
-                "output": f"{place}/output",
-                "gate": f"{place}/gate",
+                "input": f"{location}/input",
+                "output": f"{location}/output",
+                "gate": f"{location}/gate",
             },
             conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
             retries=retries,
@@ -46,18 +46,18 @@ def gated(dag_id: str, *, retries: int = 0, **arguments: Any) -> None:
 @dag(dag_id="bootstrapped", schedule=None, catchup=False)
 def bootstrapped() -> None:
     """Stand still in the last batch of history; then begin the live job from it."""
-    place = DATA / "bootstrapped"
+    location = DATA / "bootstrapped"
     job: dict[str, Any] = {
         "job": f"{HERE}/jobs/gated.py:count",
-        "job_dir": f"{place}/job",
+        "job_dir": f"{location}/job",
         "conf": {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
         "retries": 2,
         "retry_delay": dt.timedelta(seconds=1),
         "poll_interval": 0.5,
     }
-    same = {"output": f"{place}/output", "gate": f"{place}/gate"}
-    live = {"input": f"{place}/arriving", **same}
-    history = {"input": f"{place}/input", **same}
+    same = {"output": f"{location}/output", "gate": f"{location}/gate"}
+    live = {"input": f"{location}/arriving", **same}
+    history = {"input": f"{location}/input", **same}
     bootstrap = SparkBootstrapOperator(
         task_id="bootstrap", **job, history_params=history, live_params=live, output="keep"
     )

@@ -13,10 +13,10 @@ def late() -> None:
     SparkStreamingOperator(
         task_id="windows",
         job="{{ dag_run.conf['job'] }}",
-        job_dir="{{ dag_run.conf['place'] }}/job",
+        job_dir="{{ dag_run.conf['location'] }}/job",
         params={
-            "input": "{{ dag_run.conf['place'] }}/input",
-            "output": "{{ dag_run.conf['place'] }}/output",
+            "input": "{{ dag_run.conf['location'] }}/input",
+            "output": "{{ dag_run.conf['location'] }}/output",
             "files_per_batch": "1",
         },
         mode="streaming",

@@ -92,10 +92,10 @@ with night("night_crowd"):
     ).expand_kwargs(
         [
             {
-                "job_dir": f"{{{{ dag_run.conf['place'] }}}}/jobs/{n}",
+                "job_dir": f"{{{{ dag_run.conf['location'] }}}}/jobs/{n}",
                 "params": {
-                    "input": "{{ dag_run.conf['place'] }}/input",
-                    "sinks": {"files": f"{{{{ dag_run.conf['place'] }}}}/output/{n}"},
+                    "input": "{{ dag_run.conf['location'] }}/input",
+                    "sinks": {"files": f"{{{{ dag_run.conf['location'] }}}}/output/{n}"},
                 },
             }
             for n in range(10)

@@ -9,7 +9,7 @@ from airflow.sdk import dag
 
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
-PLACE = Path(os.environ["TEST_DATA"]) / "page"
+LOCATION = Path(os.environ["TEST_DATA"]) / "page"
 
 
 @dag(dag_id="page", schedule=None, catchup=False)
@@ -19,7 +19,7 @@ def page() -> None:
         SparkStreamingOperator(
             task_id=name,
             job="/nowhere/jobs.py:daily",
-            job_dir=f"{PLACE}/{name}",
+            job_dir=f"{LOCATION}/{name}",
             run_id="r1",
             interval=None,
             on_kill="detach",

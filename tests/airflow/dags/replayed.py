@@ -11,12 +11,12 @@ from airflow.sdk import dag
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "replayed"
+LOCATION = Path(os.environ["TEST_DATA"]) / "replayed"
 CATALOG = {
     "name": "test",
     "type": "sql",
-    "uri": f"sqlite:///{PLACE}/catalog.db",
-    "warehouse": f"file://{PLACE}/warehouse",
+    "uri": f"sqlite:///{LOCATION}/catalog.db",
+    "warehouse": f"file://{LOCATION}/warehouse",
 }
 
 
@@ -26,11 +26,11 @@ def replayed() -> None:
     SparkStreamingOperator(
         task_id="write",
         job=f"{HERE}/jobs/replayed.py:write_everywhere",
-        job_dir=f"{PLACE}/job",
+        job_dir=f"{LOCATION}/job",
         params={
-            "input": f"{PLACE}/input",
-            "files": f"{PLACE}/files",
-            "delta": f"{PLACE}/delta",
+            "input": f"{LOCATION}/input",
+            "files": f"{LOCATION}/files",
+            "delta": f"{LOCATION}/delta",
             "iceberg": json.dumps(CATALOG),
             "postgres": os.environ.get("TEST_SQL", ""),
         },

@@ -12,7 +12,7 @@ from airflow.sdk import CronDataIntervalTimetable, CronPartitionTimetable, dag
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 JOBS = Path(__file__).resolve().parents[1] / "flights" / "jobs"
-PLACE = Path(os.environ["TEST_DATA"]) / "sliced"
+LOCATION = Path(os.environ["TEST_DATA"]) / "sliced"
 END = dt.datetime(2013, 12, 31, tzinfo=dt.timezone.utc)  # nothing runs by schedule
 
 
@@ -21,7 +21,7 @@ def delays(job_dir: str, **more: Any) -> SparkStreamingOperator:
         task_id="delays",
         job=f"{JOBS}/daily_delays.py:daily_delays",
         job_dir=job_dir,
-        params={"input": f"{PLACE}/input", "output": f"{PLACE}/{{{{ slice.name }}}}/output"},
+        params={"input": f"{LOCATION}/input", "output": f"{LOCATION}/{{{{ slice.name }}}}/output"},
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
         poll_interval=0.5,
         **more,
@@ -36,7 +36,7 @@ def delays(job_dir: str, **more: Any) -> SparkStreamingOperator:
 )
 def partitioned() -> None:
     """A slice for each partition."""
-    delays(f"{PLACE}/{{{{ slice.name }}}}/job-{{{{ slice.key }}}}")
+    delays(f"{LOCATION}/{{{{ slice.name }}}}/job-{{{{ slice.key }}}}")
 
 
 @dag(

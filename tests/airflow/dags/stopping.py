@@ -11,8 +11,8 @@ from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "stopped"
-JOB_DIR = f"{PLACE}/job"
+LOCATION = Path(os.environ["TEST_DATA"]) / "stopped"
+JOB_DIR = f"{LOCATION}/job"
 
 
 @dag(schedule=None, catchup=False, max_active_runs=1)
@@ -22,7 +22,7 @@ def stopped_stream() -> None:
         task_id="stream",
         job=f"{HERE}/jobs/growing.py:count",
         job_dir=JOB_DIR,
-        params={"input": f"{PLACE}/input", "output": f"{PLACE}/output"},
+        params={"input": f"{LOCATION}/input", "output": f"{LOCATION}/output"},
         until="stopped",
         trigger="1 second",
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},

@@ -12,7 +12,7 @@ from airflow.sdk import Asset, dag
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "supervised"
+LOCATION = Path(os.environ["TEST_DATA"]) / "supervised"
 
 
 def stream(**more: Any) -> None:
@@ -20,8 +20,8 @@ def stream(**more: Any) -> None:
     SparkStreamingOperator(
         task_id="stream",
         job=f"{HERE}/jobs/stuck.py:copy",
-        job_dir=f"{PLACE}/job",
-        params={name: f"{PLACE}/{name}" for name in ("input", "output", "gate")},
+        job_dir=f"{LOCATION}/job",
+        params={name: f"{LOCATION}/{name}" for name in ("input", "output", "gate")},
         run_id="stream",
         until="stopped",
         trigger="1 second",

@@ -13,12 +13,12 @@ from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-PLACE = Path(os.environ["TEST_DATA"]) / "upgraded"
+LOCATION = Path(os.environ["TEST_DATA"]) / "upgraded"
 BOTH: dict[str, Any] = {
     "job": f"{HERE}/jobs/stuck.py:copy",
-    "job_dir": f"{PLACE}/1",
+    "job_dir": f"{LOCATION}/1",
     "follow_upgrades": True,
-    "params": {name: f"{PLACE}/{name}" for name in ("input", "output", "gate")},
+    "params": {name: f"{LOCATION}/{name}" for name in ("input", "output", "gate")},
     "until": "stopped",
     "trigger": "1 second",
     "poll_interval": 0.5,
@@ -32,7 +32,7 @@ with DAG("upgraded_stream", schedule=None):
 with DAG("upgraded", schedule=None):
     SparkUpgradeOperator(
         task_id="upgrade",
-        new_job_dir=f"{PLACE}/2",
+        new_job_dir=f"{LOCATION}/2",
         trial_period="15 seconds",
         outlets=[Asset("versions")],
         **BOTH,

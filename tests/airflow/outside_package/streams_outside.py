@@ -59,9 +59,9 @@ class ProcessLauncher:
             (self._folder / f"{token}.began").open("x").close()
         except FileExistsError:
             return handle
-        place = str(self._folder / token)
+        location = str(self._folder / token)
         driver = [*self._command, *application.arguments]
-        shell = subprocess.Popen(["sh", "-c", SHELL, place, *driver], start_new_session=True)
+        shell = subprocess.Popen(["sh", "-c", SHELL, location, *driver], start_new_session=True)
         # Nobody else waits for it, and a process that has ended must not stay.
         threading.Thread(target=shell.wait, daemon=True).start()
         return handle
@@ -127,11 +127,11 @@ def _outputs(arguments):
 # --- tabs of the page ---------------------------------------------------------------------------
 
 
-class Places:
+class Locations:
     """Lists the runs of a job."""
 
     api_version = api_version
-    title = "Places"
+    title = "Locations"
 
     def concerns(self, job_dir):
         return newest_run(directory_at(job_dir)) is not None
@@ -144,7 +144,7 @@ class Places:
         return [Section("Runs", facts={"Newest": run.run_id}, table=Table(("Run", "Link"), rows))]
 
 
-class Broken(Places):
+class Broken(Locations):
     """Fails wherever it is called."""
 
     title = "Broken"
@@ -156,7 +156,7 @@ class Broken(Places):
         return [Section(facts={"not a number": float("nan")})]
 
 
-PLACES, BROKEN = Places(), Broken()
+LOCATIONS, BROKEN = Locations(), Broken()
 
 
 # --- a sink, and a job that uses it -------------------------------------------------------------

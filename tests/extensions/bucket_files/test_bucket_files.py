@@ -349,7 +349,7 @@ class Frame:
 
 
 @pytest.mark.parametrize(
-    ("schema", "place", "arguments", "options", "complaint"),
+    ("schema", "location", "arguments", "options", "complaint"),
     [
         (LONG, "out", ("orc",), {}, "use one of parquet, json, csv"),
         (LONG, "out", ("parquet", "day"), {}, "no column 'day'"),
@@ -366,16 +366,16 @@ class Frame:
     ],
 )
 def test_what_cannot_be_written_is_refused_before_it_is(
-    s3: StoreServer, *, schema, place, arguments, options, complaint
+    s3: StoreServer, *, schema, location, arguments, options, complaint
 ):
     """
-    A format, a type, an option, a place and missing rights: each in one line, and nothing is there.
+    A format, a type, an option, a location and missing rights: each in one line, and nothing is there.
     """
     above = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     frame: Any = Frame(schema)
-    sink = files(f"{above}/out" if place else f"s3://{BUCKET}", *arguments, options=options)
-    if place in {NO_LISTING, NO_WRITING}:
-        s3.disturb("denied", times=1, methods=place)
+    sink = files(f"{above}/out" if location else f"s3://{BUCKET}", *arguments, options=options)
+    if location in {NO_LISTING, NO_WRITING}:
+        s3.disturb("denied", times=1, methods=location)
     try:
         with pytest.raises(ConfigError, match=complaint) as raised:
             sink.check(frame, "append")

@@ -33,7 +33,7 @@ from tests.present import present
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streams import Place
+    from streams import Location
 
 pytestmark = pytest.mark.spark
 
@@ -191,15 +191,15 @@ def test_lines_are_those_that_spark_writes(spark, url, tmp_path, name, options):
     ["s3", *(pytest.param(each, marks=pytest.mark.whole) for each in ("gcs", "azure", "azurite"))],
     indirect=True,
 )
-def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, place: Place, url):
+def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, location: Location, url):
     """Every row comes once, by epochs and in one, and beside the output lies its mark alone."""
-    write_events(place.input, *([(n, "ab"[n % 2], n)] for n in range(4)))
+    write_events(location.input, *([(n, "ab"[n % 2], n)] for n in range(4)))
     for mode in ("streaming", "batch"):
         target = f"{url}/{mode}"
-        params = {"files_per_batch": "1", "sink": "partitioned", "place": target}
-        elsewhere = type(place)(place.root / mode)
+        params = {"files_per_batch": "1", "sink": "partitioned", "location": target}
+        elsewhere = type(location)(location.root / mode)
         asked = elsewhere.ask(
-            "marked_rows", mode=mode, params={**params, "input": str(place.input)}
+            "marked_rows", mode=mode, params={**params, "input": str(location.input)}
         )
         final = run_job(asked, spark=spark)
 
@@ -208,8 +208,8 @@ def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, place: Place, url):
         found = [path for path, _ in storage.files() if mode in path]
         beside = [path for path in found if not path.startswith(f"{mode}/k=")]
         assert [f".{mode}.writers"] == [path.partition("/")[0] for path in beside]
-        paths = fetch(target, place.root / f"fetched-{mode}")
-        rows = spark.read.parquet(str(place.root / f"fetched-{mode}")).select("v", "k").collect()
+        paths = fetch(target, location.root / f"fetched-{mode}")
+        rows = spark.read.parquet(str(location.root / f"fetched-{mode}")).select("v", "k").collect()
         assert [(n, "ab"[n % 2]) for n in range(4)] == sorted(tuple(row) for row in rows)
         assert 4 == final.queries["out"]["sinks"][0]["rows"]
         assert (4 if mode == "streaming" else 2) <= len(paths)

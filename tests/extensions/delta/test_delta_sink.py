@@ -183,42 +183,42 @@ def test_the_history_tells_of_the_epoch(folder):
 def test_creators_of_one_table_agree(folder):
     """Of sinks that make a table with different columns one wins, and the other one is told."""
     for number in range(12):
-        place = folder / str(number)
+        location = folder / str(number)
         ids = [EpochId("q", query_id, 0, 1) for query_id in (QUERY_ID, OTHER)]
         tables = [pa.table({"name": ["a"]}), pa.table({"name": ["b"], "more": [1]})]
         work = [
-            Committable(epoch, HandStagedDelta(place).stage(table, epoch).data)
+            Committable(epoch, HandStagedDelta(location).stage(table, epoch).data)
             for epoch, table in zip(ids, tables, strict=True)
         ]
         refused: list[SinkError] = []
 
-        def run(committable, place=place, refused=refused):
+        def run(committable, location=location, refused=refused):
             try:
-                commit(place, committable)
+                commit(location, committable)
             except SinkError as error:
                 refused.append(error)
 
         together(*(lambda c=c: run(c) for c in work))
-        fields = {field.name for field in DeltaTable(str(place)).schema().fields}
+        fields = {field.name for field in DeltaTable(str(location)).schema().fields}
         # The one with fewer columns fits in the other one's table, not the other way round.
         expected = (["a", "b"], 0) if "more" in fields else (["a"], 1)
-        assert expected == (visible(place), len(refused))
+        assert expected == (visible(location), len(refused))
 
 
 def test_of_creators_at_the_same_moment_one_wins(folder):
     """delta-rs, left to itself, lets a second one replace the schema of the first one's table."""
     for number in range(20):
-        place = str(folder / str(number))
+        location = str(folder / str(number))
         made: list[str] = []
 
-        def create(name, place=place, made=made):
+        def create(name, location=location, made=made):
             field = {"name": name, "type": "long", "nullable": True, "metadata": {}}
             with contextlib.suppress(DeltaError):
-                DeltaLog(place, None).create({"type": "struct", "fields": [field]}, ())
+                DeltaLog(location, None).create({"type": "struct", "fields": [field]}, ())
                 made.append(name)
 
         together(*(lambda n=n: create(n) for n in "abcd"))
-        table = DeltaTable(place)
+        table = DeltaTable(location)
         assert (made, 0) == ([field.name for field in table.schema().fields], table.version())
 
 
@@ -613,7 +613,7 @@ def test_partition_columns_are_checked(folder, partition_by, named):
         sink.check(frame, "append")
 
 
-def test_places_that_cannot_be_are_refused(tmp_path):
+def test_locations_that_cannot_be_are_refused(tmp_path):
     """A file, and a scheme that nobody knows."""
     (tmp_path / "file").touch()
     for path, named in ((str(tmp_path / "file"), "is a file"), ("hdfs://x/y", "'hdfs'")):

@@ -29,7 +29,9 @@ from tests.extensions.answering import NAME, PASSWORD, TOKEN, Service, check_wro
 RUN = {"jobRunId": "j", "name": NAME, "state": "RUNNING", "stateDetails": "ExitCode: 3"}
 pytestmark = pytest.mark.slow
 ROLE = "arn:aws:iam::123456789012:role/spark-stream"
-HANDLE = Handle(driver_id=TOKEN, launcher="emr-serverless", id="7", place={"application_id": "a"})
+HANDLE = Handle(
+    driver_id=TOKEN, launcher="emr-serverless", id="7", location={"application_id": "a"}
+)
 OPTIONS = {
     "application_id": "a",
     "execution_role": ROLE,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from streams import ROCKSDB, STATE, SUSPEND, Place, read_with_pandas, windows_of, write_events
+from streams import ROCKSDB, STATE, SUSPEND, Location, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job
@@ -39,45 +39,47 @@ def hdfs(tmp_path, monkeypatch) -> Iterator[StoreServer]:
     yield from serve_hdfs(str(tmp_path / "hdfs"))
 
 
-def run(spark: Any, place: Place, folder: str, **asked: Any) -> Any:
-    spec = place.ask("tumbling_window", params={"files_per_batch": "1"}, conf=CHANGELOGS, **asked)
+def run(spark: Any, location: Location, folder: str, **asked: Any) -> Any:
+    spec = location.ask(
+        "tumbling_window", params={"files_per_batch": "1"}, conf=CHANGELOGS, **asked
+    )
     return run_job(dataclasses.replace(spec, job_dir=folder), spark=spark)
 
 
-def test_a_job_in_hdfs_is_suspended_saved_restored_and_drained(spark, place: Place, hdfs):
+def test_a_job_in_hdfs_is_suspended_saved_restored_and_drained(spark, location: Location, hdfs):
     """
     A run is suspended, a savepoint is taken beside it, a job in another folder begins from that, and
     every window comes out once.
     """
-    write_events(place.input, FIRST[:2], FIRST[2:])
-    run(spark, place, f"{hdfs.url}/job", **SUSPEND)
+    write_events(location.input, FIRST[:2], FIRST[2:])
+    run(spark, location, f"{hdfs.url}/job", **SUSPEND)
     source = job_source(f"{hdfs.url}/job", SystemClock())
     savepoint = take_savepoint(source, f"{hdfs.url}/savepoints/s1")
     open_storage(hdfs.url).delete("job")
     restore_job(f"{hdfs.url}/moved", savepoint.url)
-    write_events(place.input, LATER, first=2)
-    run(spark, place, f"{hdfs.url}/moved")
+    write_events(location.input, LATER, first=2)
+    run(spark, location, f"{hdfs.url}/moved")
 
     assert [] == verify_savepoint(savepoint)
-    assert windows_of(FIRST + LATER) == read_with_pandas(place.output)
+    assert windows_of(FIRST + LATER) == read_with_pandas(location.output)
     assert [] == [name for name, _ in files_under(hdfs.url) if ".tmp-" in name]
 
 
 @pytest.mark.parametrize(
     ("own", "why"), [("file:///nowhere", "it finds no leases/1.json there"), ("what://n", "what")]
 )
-def test_a_place_that_spark_does_not_see_is_refused(  # noqa: PLR0917 - by name
-    spark, place, hdfs, monkeypatch, own, why
+def test_a_location_that_spark_does_not_see_is_refused(  # noqa: PLR0917 - by name
+    spark, location, hdfs, monkeypatch, own, why
 ):
     """
-    A driver whose Spark would write its checkpoint to another place ends before it has read a row.
+    A driver whose Spark would write its checkpoint to another location ends before it has read a row.
     """
     monkeypatch.setenv("SPARK_STREAM_HDFS", own)
-    write_events(place.input, FIRST)
+    write_events(location.input, FIRST)
 
     with pytest.raises(ConfigError, match="set SPARK_STREAM_HDFS to the address") as raised:
-        run(spark, place, f"{hdfs.url}/job")
+        run(spark, location, f"{hdfs.url}/job")
 
     assert why in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert not place.output.exists()
+    assert not location.output.exists()

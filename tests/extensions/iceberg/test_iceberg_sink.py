@@ -173,7 +173,7 @@ def test_an_epoch_that_later_ones_have_followed_is_not_added_again(sink, catalog
     assert ["a", "b"] == names(catalog)
 
 
-def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, tmp_path):
+def test_a_folder_of_another_location_is_neither_added_nor_removed(sink, catalog, tmp_path):
     """A folder that is called as the epoch's and lies outside of the table is not the table's."""
     changed = sink.staged(1, "b")
     theirs = tmp_path / "theirs" / QUERY_ID / "1-1"

@@ -32,7 +32,9 @@ def broker():
     ("kind", "mode"),
     mark_whole([(k, m) for k in ("json", "csv") for m in ("streaming", "batch")], (0, 3)),
 )
-def test_values_that_are_no_records_are_kept_with_their_offsets(spark, place, broker, kind, mode):
+def test_values_that_are_no_records_are_kept_with_their_offsets(
+    spark, location, broker, kind, mode
+):
     """One without a value, too; the others are a struct of the schema."""
     topic, schema = f"{kind}-{mode}", SCHEMA if kind == "json" else "v int"
     for partition in range(2):
@@ -47,7 +49,7 @@ def test_values_that_are_no_records_are_kept_with_their_offsets(spark, place, br
         "watermark": None,
     }
 
-    found = check(spark, place, "messages", read=json.loads(json.dumps(read)), mode=mode)
+    found = check(spark, location, "messages", read=json.loads(json.dumps(read)), mode=mode)
 
     bad = [(value or b"").decode("utf-8", "replace") for value in BAD[kind]]
     assert sorted(bad * 2) == found.raw
@@ -58,6 +60,6 @@ def test_values_that_are_no_records_are_kept_with_their_offsets(spark, place, br
     if mode == "streaming":  # a batch job does not count what a source in Python gives
         assert 4 + 2 * len(bad) == found.final.rows_read
 
-    fails = type(place)(place.root / "fails")
+    fails = type(location)(location.root / "fails")
     with pytest.raises(RunFailedError, match="source 'events' cannot be read in"):
         check(spark, fails, "messages", read={**read, "rejected": "fail"}, mode=mode, kept=None)

@@ -41,9 +41,9 @@ def broker():
         yield found
 
 
-def asked(place, options, **more):
+def asked(location, options, **more):
     params = {"options": json.dumps(options), **more.pop("params", {})}
-    return place.ask("copy", entry=ENTRY, params=params, **more)
+    return location.ask("copy", entry=ENTRY, params=params, **more)
 
 
 def send(broker, topic, first, last):
@@ -53,8 +53,8 @@ def send(broker, topic, first, last):
         broker.send(topic, values, partition, key=b"k%d" % partition)
 
 
-def rows(place, columns="value::varchar::int"):
-    files = [str(file) for file in place.output.glob("*.parquet")]
+def rows(location, columns="value::varchar::int"):
+    files = [str(file) for file in location.output.glob("*.parquet")]
     if not files:  # DuckDB refuses an empty list
         return []
     found = duckdb.sql(f"select {columns} from read_parquet({files})")
@@ -64,18 +64,18 @@ def rows(place, columns="value::varchar::int"):
 
 @pytest.mark.long
 def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
-    spark, place, broker, tmp_path
+    spark, location, broker, tmp_path
 ):
     """
     What was there at its start, in batches of the limit; what comes later is read by the next run.
     """
     send(broker, "events", 0, 1000)
     options = broker.options("events", maxOffsetsPerTrigger="400", includeHeaders="true")
-    final = run_job(asked(place, options), spark=spark).to_dict()
+    final = run_job(asked(location, options), spark=spark).to_dict()
     send(broker, "events", 1000, 1100)
 
     assert [(n, f"k{n % 4}", "events", n % 4, n // 4) for n in range(1000)] == rows(
-        place, 'value::varchar::int, key::varchar, topic, "partition", "offset"'
+        location, 'value::varchar::int, key::varchar, topic, "partition", "offset"'
     )
     query = final["queries"]["out"]
     ends = {"events": dict.fromkeys("0123", 250)}
@@ -85,19 +85,19 @@ def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
         query["sources"][0]["end_offset"],
     )
 
-    batch = type(place)(tmp_path / "batch")
+    batch = type(location)(tmp_path / "batch")
     spec = asked(batch, {**options, "endingOffsets": json.dumps(ends)}, mode="batch")
     assert "BATCH" == run_job(spec, spark=spark).mode
-    assert rows(place, "value, timestamp") == rows(batch, "value, timestamp")
+    assert rows(location, "value, timestamp") == rows(batch, "value, timestamp")
 
 
 @pytest.mark.long
 def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
-    spark, place, broker, monkeypatch
+    spark, location, broker, monkeypatch
 ):
     """Messages that arrive between the attempts are read by the next run."""
     send(broker, "slices", 0, 400)
-    spec = asked(place, broker.options("slices", maxOffsetsPerTrigger="100"), at_end="suspend")
+    spec = asked(location, broker.options("slices", maxOffsetsPerTrigger="100"), at_end="suspend")
     fails = ["sink.published"]
 
     def fail(name):
@@ -111,13 +111,13 @@ def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
     send(broker, "slices", 400, 450)
 
     first = run_job(dataclasses.replace(spec, run_id=None), spark=spark)
-    assert (400, [(n,) for n in range(400)]) == (first.rows_read, rows(place))
+    assert (400, [(n,) for n in range(400)]) == (first.rows_read, rows(location))
     second = run_job(spec, spark=spark)
-    assert (50, [(n,) for n in range(450)]) == (second.rows_read, rows(place))
+    assert (50, [(n,) for n in range(450)]) == (second.rows_read, rows(location))
 
 
 @pytest.mark.whole  # its offsets: tests/extensions/kafka/test_kafka_source.py
-def test_a_slice_ends_at_a_time(spark, place, broker, monkeypatch):
+def test_a_slice_ends_at_a_time(spark, location, broker, monkeypatch):
     """
     Each run ends at the end of its interval, where its first attempt has found that: messages that
     arrive before the retry, of a time in the slice, are for the next run.
@@ -138,7 +138,7 @@ def test_a_slice_ends_at_a_time(spark, place, broker, monkeypatch):
     monkeypatch.setattr(failpoints, "hit", fail)
     with broker_with_times(broker, times) as timed:
         spec = asked(
-            place,
+            location,
             timed.options("hours", maxOffsetsPerTrigger="8"),
             at_end="suspend",
             interval=(hours[0], hours[1]),
@@ -154,28 +154,28 @@ def test_a_slice_ends_at_a_time(spark, place, broker, monkeypatch):
 
         assert 20 == first.rows_read
         assert sorted(times["hours", 0][:10] + times["hours", 1][:10]) == [
-            v for (v,) in _big(place)
+            v for (v,) in _big(location)
         ]
         following = {"interval": (hours[1], hours[2]), "run_id": "second"}
         second = run_job(dataclasses.replace(spec, **following), spark=spark)
 
         assert 6 == second.rows_read
-        assert sorted(times["hours", 0] + times["hours", 1]) == [v for (v,) in _big(place)]
-    away = asked(place, broker.options("gone"), params={"ends": "interval"})
+        assert sorted(times["hours", 0] + times["hours", 1]) == [v for (v,) in _big(location)]
+    away = asked(location, broker.options("gone"), params={"ends": "interval"})
     with pytest.raises(ConfigError, match="no topic 'gone'"):
-        run_job(dataclasses.replace(away, job_dir=f"{place.root}/other"), spark=spark)
+        run_job(dataclasses.replace(away, job_dir=f"{location.root}/other"), spark=spark)
 
 
 def _ms(moment):
     return round(moment.timestamp() * 1000)
 
 
-def _big(place):
-    return rows(place, "value::varchar::bigint")
+def _big(location):
+    return rows(location, "value::varchar::bigint")
 
 
 @pytest.mark.whole
-def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, broker):
+def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, location, broker):
     """Its progress has the measure of Spark's connector, and its batches a size that is fitted."""
     send(broker, "stream", 0, 400)
     stop, seen = threading.Event(), []
@@ -185,15 +185,15 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, br
         seen.append(progress.queries["out"])
         # Spark reports a batch some time after its rows are counted, and they are published then.
         is_read = (seen[-1]["backlog"] or {}).get("maxOffsetsBehindLatest") == 0
-        if (is_read and len(rows(place)) == 400) or time.monotonic() > deadline:
+        if (is_read and len(rows(location)) == 400) or time.monotonic() > deadline:
             stop.set()
 
     options = broker.options("stream", maxOffsetsPerTrigger="40")
-    spec = asked(place, options, until="stopped", target_batch_s=30.0, params={"bounded": "no"})
+    spec = asked(location, options, until="stopped", target_batch_s=30.0, params={"bounded": "no"})
     with pytest.raises(RunCancelledError):
         run_job(spec, spark=spark, stop=stop, on_progress=note)
 
-    assert [(n,) for n in range(400)] == rows(place)
+    assert [(n,) for n in range(400)] == rows(location)
     unread = [look["backlog"]["maxOffsetsBehindLatest"] for look in seen if look["backlog"]]
     assert 0 == unread[-1]
     assert 0 < max(unread) <= 100
@@ -224,7 +224,7 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, br
     ids=["connector", "topic", "option", "column", "broker", "password"],
 )
 def test_what_cannot_be_read_is_refused_before_anything_is_written(
-    spark, place, broker, monkeypatch, *, options, params, error, words
+    spark, location, broker, monkeypatch, *, options, params, error, words
 ):
     """
     In one line with the source's name, without a secret; neither job directory nor output is made.
@@ -233,7 +233,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_written(
     send(broker, "there", 0, 4)
 
     with pytest.raises(error) as refused:
-        run_job(asked(place, {**broker.options("there"), **options}, params=params), spark=spark)
+        run_job(asked(location, {**broker.options("there"), **options}, params=params), spark=spark)
 
     text = str(refused.value)
     assert ["source 'messages'", *words] == [
@@ -241,11 +241,11 @@ def test_what_cannot_be_read_is_refused_before_anything_is_written(
     ]
     assert "hunter2" not in text
     assert 1 == len(text.splitlines())
-    assert [] == list(place.root.iterdir())
+    assert [] == list(location.root.iterdir())
 
 
 @pytest.mark.long
-def test_expired_messages_end_a_run_or_are_counted(spark, place, broker, tmp_path, caplog):
+def test_expired_messages_end_a_run_or_are_counted(spark, location, broker, tmp_path, caplog):
     """
     The failure has the class of missing data, and nothing is published; or the log says how many.
     """
@@ -255,7 +255,7 @@ def test_expired_messages_end_a_run_or_are_counted(spark, place, broker, tmp_pat
     options = {**broker.options("old"), "startingOffsets": start}
 
     with pytest.raises(RunFailedError) as failed:
-        run_job(asked(place, options), spark=spark)
+        run_job(asked(location, options), spark=spark)
 
     failure = failed.value.failure
     assert (FailureClass.DATA_MISSING, "LostInputError") == (
@@ -263,11 +263,11 @@ def test_expired_messages_end_a_run_or_are_counted(spark, place, broker, tmp_pat
         failure.condition.rpartition(".")[2],
     )
     assert "partition 0 of topic 'old': offsets 0 to " in str(failed.value)
-    assert [] == rows(place, "value")
+    assert [] == rows(location, "value")
 
     for mode, where in (("streaming", "query=out batch=1"), ("batch", "query=out")):
         caplog.clear()
-        lenient = type(place)(tmp_path / mode)
+        lenient = type(location)(tmp_path / mode)
         spec = asked(lenient, {**options, "failOnDataLoss": "false"}, mode=mode)
         final = run_job(spec, spark=spark)
         read = len(rows(lenient, "value"))

@@ -32,8 +32,8 @@ def launcher_of(service: Service, clock: Any = None) -> LivyLauncher:
 
 
 def handle_of(service: Service) -> Handle:
-    place = {"server": f"livy {service.url}"}
-    return Handle(driver_id=TOKEN, launcher="livy", id="7", place=place)
+    location = {"server": f"livy {service.url}"}
+    return Handle(driver_id=TOKEN, launcher="livy", id="7", location=location)
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +138,12 @@ def test_a_handle_of_another_server_is_not_asked_for(tmp_path):
     """
     cluster = LivyCluster(tmp_path)
     handle = Handle(
-        driver_id=a_token(), launcher="livy", id="0", place={"server": "livy http://evil:1"}
+        driver_id=a_token(), launcher="livy", id="0", location={"server": "livy http://evil:1"}
     )
     status = cluster.open().poll(handle)
     with pytest.raises(SubmissionRefusedError, match="batch 0 is one of livy http://evil:1"):
         cluster.open().end(handle)
-    forged = dataclasses.replace(handle, id="0/../../x", place={"server": f"livy {cluster.url}"})
+    forged = dataclasses.replace(handle, id="0/../../x", location={"server": f"livy {cluster.url}"})
     with pytest.raises(SubmissionRefusedError, match="is no number"):
         cluster.open().end(forged)
     cluster.stop()
@@ -214,7 +214,7 @@ def test_no_answer_of_livy_is_a_traceback(monkeypatch):
     """
     launcher = livy_launcher("http://livy:1")
     handle = Handle(
-        driver_id=TOKEN, launcher="livy", id="7", place={"server": "livy http://livy:1"}
+        driver_id=TOKEN, launcher="livy", id="7", location={"server": "livy http://livy:1"}
     )
     valid = {**BATCH, **LOG, **PAGE, "state": "dead"}
 

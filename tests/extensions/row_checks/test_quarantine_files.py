@@ -50,8 +50,8 @@ def keep(job: JobDirectoryBuilder, sink: str, **lines: RecordLines) -> None:
     a_progress(queries={"q": query}).put(job.run.storage, "progress.json")
 
 
-def row(kind: str, place: str, text: str) -> dict[str, Any]:
-    return {"query": "q", "kind": kind, "place": place, "row": text, "reason": "why"}
+def row(kind: str, location: str, text: str) -> dict[str, Any]:
+    return {"query": "q", "kind": kind, "location": location, "row": text, "reason": "why"}
 
 
 def put(folder: Path, epoch: int, *rows: dict[str, Any], query_id: str = QUERY_ID) -> None:
@@ -83,7 +83,7 @@ def test_a_page_reads_the_newest_files_that_are_small(job, tmp_path):
 
 def test_folders_of_partitions_have_columns(job, tmp_path):
     """A value that Spark writes into the name of a folder is a column of its rows."""
-    folder = tmp_path / "kept" / "kind=rule" / "place=a%3Ab"
+    folder = tmp_path / "kept" / "kind=rule" / "location=a%3Ab"
     folder.mkdir(parents=True)
     put(folder, 2, {"row": "{}"})
 
@@ -97,7 +97,7 @@ def test_folders_of_partitions_have_columns(job, tmp_path):
 
 def test_a_table_of_comma_separated_values_may_have_a_header(job, tmp_path):
     """Columns have the order of the schema."""
-    lines = "query,kind,place,reason,row,origin,event_time,watermark,at\nq,late,w,,{},,,,\n"
+    lines = "query,kind,location,reason,row,origin,event_time,watermark,at\nq,late,w,,{},,,,\n"
     (tmp_path / "kept" / f"part-0000000002-00001-{QUERY_ID}.csv").write_text(lines)
 
     assert {("late", "w"): 1, ("late", "windows"): 1, ("rejected", "orders"): 2} == {
@@ -180,7 +180,7 @@ def test_a_run_that_is_not_there_is_refused(job, capsys):
     assert "there is no run 'r9'; spark-stream status --all" in capsys.readouterr().err
 
 
-def test_the_tab_has_a_table_of_each_kind_and_place(job):
+def test_the_tab_has_a_table_of_each_kind_and_location(job):
     """It is for jobs that keep rows, and says how all of them are shown."""
     assert QUARANTINE.concerns(job.url)
 

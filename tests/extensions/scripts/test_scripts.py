@@ -239,7 +239,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path):
         check_program(spec_of(tmp_path / "none.py"))
 
 
-def test_the_place_of_an_error_is_the_scripts_last_line(tmp_path):
+def test_the_location_of_an_error_is_the_scripts_last_line(tmp_path):
     """Also where the error comes from a library below it, or from a module beside the script."""
     script, beside = tmp_path / "s.py", tmp_path / "beside.py"
     beside.write_text("def f(x):\n    return int(x)\n")
@@ -297,7 +297,7 @@ PARAMS = Params(
         ("SELECT '$x ${}', `${in}`, :in", "SELECT '$x ${}', `/a b`, :in"),
     ],
 )
-def test_parameters_take_their_places(text, filled):
+def test_parameters_take_their_locations(text, filled):
     """In the quotes of options and in backticks; what is no name is left."""
     assert filled == fill(text, PARAMS)
 

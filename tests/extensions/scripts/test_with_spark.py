@@ -203,7 +203,7 @@ def test_several_queries(spark, tmp_path):
 def test_an_output_of_sparks_own_goes_on(spark, tmp_path, caplog):
     """
     A folder that Spark's sink has written keeps that sink, whose readers honour its list; the state
-    and the place in the input are taken over. A run that reads what is there can follow another.
+    and the location in the input are taken over. A run that reads what is there can follow another.
     """
     write_flights(tmp_path / "flights", 0, 1)
     arguments = delayed(tmp_path, "plain")
@@ -331,7 +331,9 @@ def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, te
     with pytest.raises((ConfigError, AbsentInputError)) as refused:
         run_as_job(spark, tmp_path / "job", script)
 
-    explained = getattr(refused.value, "explanation", None)  # its place, where the message has none
+    explained = getattr(
+        refused.value, "explanation", None
+    )  # its location, where the message has none
     said = f"{refused.value} {explained.line if explained else ''}"
     assert [] == [reason for reason in reasons if reason not in said], said
     assert not (tmp_path / "job").exists()
@@ -479,8 +481,8 @@ queries = []
 for name in ("a", "b", "c"):
     rows = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1).json("{root}/input")
     writer = rows.select("v").writeStream.trigger(availableNow=True).queryName(name)
-    place = "{root}/c/" + name
-    queries.append(writer.start("{root}/" + name, format="json", checkpointLocation=place))
+    location = "{root}/c/" + name
+    queries.append(writer.start("{root}/" + name, format="json", checkpointLocation=location))
     print(name, queries[-1].isActive, queries[-1].status, queries[-1].lastProgress)
 for query in queries:
     query.awaitTermination()
@@ -547,7 +549,7 @@ def test_a_check_runs_nothing_of_a_script(spark, tmp_path):
 @pytest.mark.long
 def test_a_file_of_sql(spark, tmp_path):
     """
-    Spark's own dialect: sources, views, a watermark and queries; parameters take their places.
+    Spark's own dialect: sources, views, a watermark and queries; parameters take their locations.
     """
     write_flights(tmp_path / "flights", 0, 1, 2)
     params = {"input": str(tmp_path / "flights"), "output": str(tmp_path / "out")}
@@ -639,10 +641,10 @@ def test_a_parameter_of_sql_is_a_value(spark, tmp_path, label):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("a\nb\n")
     (tmp_path / "labels.sql").write_text(LABELS)
-    places = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    locations = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
     values = {"n": 7, "low": "a", "label": label, "yes": True}
 
-    run_as_job(spark, tmp_path / "job", tmp_path / "labels.sql", params={**places, **values})
+    run_as_job(spark, tmp_path / "job", tmp_path / "labels.sql", params={**locations, **values})
 
     (text,) = [f.read_text() for f in (tmp_path / "out").glob("*.json")]
     row = json.loads(text)

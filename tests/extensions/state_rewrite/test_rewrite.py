@@ -12,7 +12,7 @@ from streams import (
     ROCKSDB,
     START,
     SUSPEND,
-    Place,
+    Location,
     read_with_pandas,
     run_in,
     savepoint_of,
@@ -41,8 +41,8 @@ def content_of(folder):
     }
 
 
-def change(spark, place, savepoint, name, *, dry_run=False, **changes):
-    to = str(place.root / "savepoints" / name)
+def change(spark, location, savepoint, name, *, dry_run=False, **changes):
+    to = str(location.root / "savepoints" / name)
     return rewrite_savepoint(savepoint.url, to, Changes(**changes), dry_run=dry_run, spark=spark)
 
 
@@ -67,50 +67,50 @@ CLICKED = [(24, "z", 1)], [(25, "y", 1), (26, "w", 1)]
 
 
 @pytest.mark.long
-def test_deleted_keys_of_windows_are_in_no_result(spark, place):
+def test_deleted_keys_of_windows_are_in_no_result(spark, location):
     """The key is gone from state and from what is drained; the original stays as it was."""
-    write_events(place.input, EVENTS)
-    place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
-    savepoint = savepoint_of(place)
-    before = content_of(place.root / "savepoints" / "s1")
+    write_events(location.input, EVENTS)
+    location.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(location)
+    before = content_of(location.root / "savepoints" / "s1")
 
-    made = change(spark, place, savepoint, "s2", delete_keys="k = 'a'")
-    shutil.rmtree(place.output)
+    made = change(spark, location, savepoint, "s2", delete_keys="k = 'a'")
+    shutil.rmtree(location.output)
     asked = {"from_savepoint": made.savepoint.url, "conf": ROCKSDB}
-    run_in(spark, place, place.root / "new", "tumbling_window", **asked)
+    run_in(spark, location, location.root / "new", "tumbling_window", **asked)
 
-    assert windows_of(EVENTS[2:4]) == read_with_pandas(place.output)
-    assert before == content_of(place.root / "savepoints" / "s1")
+    assert windows_of(EVENTS[2:4]) == read_with_pandas(location.output)
+    assert before == content_of(location.root / "savepoints" / "s1")
     assert [] == verify_savepoint(made.savepoint)
 
 
 @pytest.mark.whole
-def test_deleted_keys_are_in_no_result(spark, place):
+def test_deleted_keys_are_in_no_result(spark, location):
     """
     Of windows, sessions, deduplication, a processor with timers and a join exactly the keys are
     gone, from state and from what is drained; a join whose keys have other names is said to stay.
     Its own go by the names of either side.
     """
-    write_events(place.input, [*EVENTS, (22, "b", 8)])
+    write_events(location.input, [*EVENTS, (22, "b", 8)])
     params = {
-        "shown": str(write_events(place.root / "shown", SHOWN)),
-        "clicked": str(write_events(place.root / "clicked", CLICKED[0])),
+        "shown": str(write_events(location.root / "shown", SHOWN)),
+        "clicked": str(write_events(location.root / "clicked", CLICKED[0])),
     }
-    place.run(spark, "everything", params=params, conf=ROCKSDB, **SUSPEND)
-    savepoint = savepoint_of(place)
-    before = content_of(place.root / "savepoints" / "s1")
+    location.run(spark, "everything", params=params, conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(location)
+    before = content_of(location.root / "savepoints" / "s1")
 
     with pytest.raises(ConfigError, match="no key is one of .*has window, k"):
-        change(spark, place, savepoint, "s2", delete_keys="k = 'nobody'")
+        change(spark, location, savepoint, "s2", delete_keys="k = 'nobody'")
     with pytest.raises(ConfigError, match="keys to delete: k = : "):
-        change(spark, place, savepoint, "s2", delete_keys="k = ")
+        change(spark, location, savepoint, "s2", delete_keys="k = ")
     with pytest.raises(ConfigError, match="letters that a URI must escape"):
-        change(spark, place, savepoint, "../some where/s2", delete_keys="k = 'a'")
-    told = change(spark, place, savepoint, "s2", delete_keys="k = 'a'", dry_run=True)
-    assert ["s1"] == [path.name for path in (place.root / "savepoints").iterdir()]
-    made = change(spark, place, savepoint, "s2", delete_keys="k = 'a'")
+        change(spark, location, savepoint, "../some where/s2", delete_keys="k = 'a'")
+    told = change(spark, location, savepoint, "s2", delete_keys="k = 'a'", dry_run=True)
+    assert ["s1"] == [path.name for path in (location.root / "savepoints").iterdir()]
+    made = change(spark, location, savepoint, "s2", delete_keys="k = 'a'")
     unclicked = change(
-        spark, place, made.savepoint, "s3", delete_keys="clicked_id = 'y'", query="joined"
+        spark, location, made.savepoint, "s3", delete_keys="clicked_id = 'y'", query="joined"
     )
 
     assert told.deleted == made.deleted
@@ -131,16 +131,16 @@ def test_deleted_keys_are_in_no_result(spark, place):
     assert [(("field0", "id", "clicked_id"), 1)] == [
         (found.columns, found.keys) for (found,) in unclicked.deleted.values() if found.fits
     ]
-    assert before == content_of(place.root / "savepoints" / "s1")
+    assert before == content_of(location.root / "savepoints" / "s1")
     assert [] == verify_savepoint(made.savepoint)
-    shutil.rmtree(place.output)
-    write_events(place.input, LATER, first=1)
-    write_events(place.root / "clicked", CLICKED[1], first=1)
-    new, asked = place.root / "new", {"params": params, "conf": ROCKSDB}
-    run_in(spark, place, new, "everything", from_savepoint=unclicked.savepoint.url, **asked)
+    shutil.rmtree(location.output)
+    write_events(location.input, LATER, first=1)
+    write_events(location.root / "clicked", CLICKED[1], first=1)
+    new, asked = location.root / "new", {"params": params, "conf": ROCKSDB}
+    run_in(spark, location, new, "everything", from_savepoint=unclicked.savepoint.url, **asked)
 
     def written(query):
-        return read_with_pandas(place.output / query)
+        return read_with_pandas(location.output / query)
 
     left = [*EVENTS[2:4], (22, "b", 8), *LATER]
     assert windows_of(left) == written("windows")
@@ -159,66 +159,68 @@ def test_deleted_keys_are_in_no_result(spark, place):
         pytest.param("format 2", marks=pytest.mark.soak),
     ],
 )
-def test_operators_replaced_dropped_and_emptied(spark, place, store):
+def test_operators_replaced_dropped_and_emptied(spark, location, store):
     """Each shows in the drained result; so does a list of keys, in the job's own directory."""
     conf, job = FORMATS[store], "deduplication_then_window"
-    write_events(place.input, EVENTS)
-    place.run(spark, job, conf=conf, run_id="first", **SUSPEND)
-    savepoint = savepoint_of(place)
-    other = Place(place.root / "other")
+    write_events(location.input, EVENTS)
+    location.run(spark, job, conf=conf, run_id="first", **SUSPEND)
+    savepoint = savepoint_of(location)
+    other = Location(location.root / "other")
     write_events(other.input, [(15, "x", 9), (16, "x", 8)])
     other.run(spark, job, conf={**conf, "spark.sql.shuffle.partitions": "3"}, **SUSPEND)
     theirs = savepoint_of(other)
-    coarse = Place(place.root / "coarse")
+    coarse = Location(location.root / "coarse")
     write_events(coarse.input, EVENTS)
     coarse.run(spark, "window_over_window", conf=conf, **SUSPEND)
     misfit = savepoint_of(coarse)
-    before = content_of(place.root / "savepoints" / "s1")
+    before = content_of(location.root / "savepoints" / "s1")
 
     def drained(name, job, **changes):
-        shutil.rmtree(place.output)
-        made = change(spark, place, savepoint, name, **changes).savepoint
-        run_in(spark, place, place.root / name, job, conf=conf, from_savepoint=made.url)
-        return read_with_pandas(place.output)
+        shutil.rmtree(location.output)
+        made = change(spark, location, savepoint, name, **changes).savepoint
+        run_in(spark, location, location.root / name, job, conf=conf, from_savepoint=made.url)
+        return read_with_pandas(location.output)
 
     with pytest.raises(ConfigError, match=r"another schema: expected .*\"k\".*, found .*\"sum\""):
-        change(spark, place, savepoint, "s2", replace={"stateStoreSave": misfit.url})
+        change(spark, location, savepoint, "s2", replace={"stateStoreSave": misfit.url})
     replaced = drained("replaced", job, replace={"stateStoreSave": theirs.url})
     assert windows_of([(15, "x", 9), (16, "x", 8)]) == replaced
-    new = open_state(str(place.root / "savepoints" / "replaced"))
+    new = open_state(str(location.root / "savepoints" / "replaced"))
     kept, known = (StateReader(spark, each) for each in (new, open_state(savepoint.url)))
     other_table = ("out", "op1.keyed_state")
     assert kept.table(*other_table).collect() == known.table(*other_table).collect()
     dropped = drained("dropped", "tumbling_window", drop=("dedupeWithinWatermark",))
     assert windows_of(EVENTS[3:]) == dropped  # the third is a duplicate
-    listed = place.root / "erased.csv"
+    listed = location.root / "erased.csv"
     listed.write_text("k\na\nnobody\n")
-    erased = change(spark, place, savepoint, "erased", delete_keys=str(listed), partitions=3)
+    erased = change(spark, location, savepoint, "erased", delete_keys=str(listed), partitions=3)
     assert {0: 2, 1: 2} == {each.operator: each.keys for each in erased.deleted["out"]}
-    restore_job(str(place.job_dir), erased.savepoint.url, spark=spark)
-    shutil.rmtree(place.output)
-    place.run(spark, job, conf=conf, run_id="second")
-    assert windows_of(EVENTS[3:4]) == read_with_pandas(place.output)
-    assert before == content_of(place.root / "savepoints" / "s1")
+    restore_job(str(location.job_dir), erased.savepoint.url, spark=spark)
+    shutil.rmtree(location.output)
+    location.run(spark, job, conf=conf, run_id="second")
+    assert windows_of(EVENTS[3:4]) == read_with_pandas(location.output)
+    assert before == content_of(location.root / "savepoints" / "s1")
 
 
 @pytest.mark.long
-def test_sources_are_reset_and_queries_renamed_without_spark(spark, place):
+def test_sources_are_reset_and_queries_renamed_without_spark(spark, location):
     """
     The query goes on under its new name, and reads from the beginning what is elsewhere by now.
     """
-    write_events(place.input, EVENTS)
-    place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
-    made = change(None, place, savepoint_of(place), "s2", reset=("events",), rename={"out": "o2"})
-    again = change(None, place, made.savepoint, "s3", rename={"o2": "out"}).savepoint
+    write_events(location.input, EVENTS)
+    location.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
+    made = change(
+        None, location, savepoint_of(location), "s2", reset=("events",), rename={"out": "o2"}
+    )
+    again = change(None, location, made.savepoint, "s3", rename={"o2": "out"}).savepoint
     later = [(24, "a", 1), (35, "b", 2)]
-    params = {"input": str(write_events(place.root / "later", later))}
-    shutil.rmtree(place.output)
+    params = {"input": str(write_events(location.root / "later", later))}
+    shutil.rmtree(location.output)
 
     final = run_in(
         spark,
-        place,
-        place.root / "new",
+        location,
+        location.root / "new",
         "tumbling_window",
         params=params,
         conf=ROCKSDB,
@@ -226,4 +228,4 @@ def test_sources_are_reset_and_queries_renamed_without_spark(spark, place):
     )
 
     assert len(later) == final.rows_read
-    assert windows_of([*EVENTS[2:], *later]) == read_with_pandas(place.output)
+    assert windows_of([*EVENTS[2:], *later]) == read_with_pandas(location.output)

@@ -156,7 +156,7 @@ LIMIT = {**COUNT, "name": "globalLimit"}
         (
             savepoint(a=query(sources=("a", "a", "b"), offsets=(1, 1, 2))),
             {"reset": ("b",)},
-            "reads a source at several places",
+            "reads a source at several locations",
         ),
         (savepoint(a=query(HDFS)), {"delete_keys": "true"}, "Spark rewrites only rocksdb"),
         (savepoint(a=query(LIMIT)), {"delete_keys": "true"}, "does not know how to rewrite"),

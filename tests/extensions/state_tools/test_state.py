@@ -1,4 +1,4 @@
-"""State described without Spark: schemas, tables, names, places, and what is refused."""
+"""State described without Spark: schemas, tables, names, locations, and what is refused."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_the_variables_of_a_processor():
     } == columns("transformWithStateExec", schemas, *variables)
 
 
-# --- places -------------------------------------------------------------------------------------
+# --- locations -------------------------------------------------------------------------------------
 
 
 def write(tree: Tree, root: Path) -> Path:
@@ -319,11 +319,11 @@ def test_batches_that_are_not_there(checkpoint):
         open_state(str(checkpoint))
 
 
-def test_places_without_state(tmp_path, checkpoint):
+def test_locations_without_state(tmp_path, checkpoint):
     """Nothing there, a folder of other things, and a checkpoint that is damaged."""
-    for place in (tmp_path / "nowhere", tmp_path):
+    for location in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(UnknownJobError, match="neither a savepoint nor a job directory nor"):
-            open_state(str(place))
+            open_state(str(location))
     (checkpoint / "state/1/_metadata/metadata").write_text("v1\nnothing")
     with pytest.raises(RefusedCheckpointError, match="not the metadata of a stateful operator"):
         open_state(str(checkpoint))
@@ -437,23 +437,23 @@ def test_show_and_growth(job, command):
 def test_what_is_refused_before_spark_is_started(tmp_path, checkpoint, command):
     """One line, exit code 2."""
     stateless = EpochBench(tmp_path / "job", FakeSink()).begun().published(1)
-    place, cp = stateless.storage.url, str(checkpoint)
+    location, cp = stateless.storage.url, str(checkpoint)
     for arguments, words in [
         (("show", cp, "x"), "no query 'x'"),
         (("show", cp, "query", "x"), "no stateful operator 'x'"),
-        (("show", place, "q", "0"), "it keeps no state"),
-        (("diff", cp, place), "keep no state"),
+        (("show", location, "q", "0"), "it keeps no state"),
+        (("diff", cp, location), "keep no state"),
         (("query", cp, "SELECT 1", "--format", "parquet"), "needs --to PATH"),
         (("query", cp, "SELECT 1", "--to", "x"), "needs --to PATH"),
         (("query", cp, "SELECT 1", "--format", "parquet", "--to", f"{cp}/x"), "is only read"),
-        (("growth", place, "--bytes-only"), "has no savepoint"),
+        (("growth", location, "--bytes-only"), "has no savepoint"),
         (("growth", cp, "--bytes-only"), "no job"),
         (("diff", cp, cp, "--conf", "x"), "--conf 'x': write --conf NAME=VALUE"),
     ]:
         code, text = command(*arguments)
         assert (2, 1) == (code, len(text.splitlines())), text
         assert words in text
-    assert "no state" in command("show", place)[1]
+    assert "no state" in command("show", location)[1]
 
 
 def test_a_table_for_people():
@@ -463,7 +463,7 @@ def test_a_table_for_people():
 
 
 def test_a_savepoint_that_shares_files_is_named(job):
-    """In a bucket older savepoints hold files: the place says which."""
+    """In a bucket older savepoints hold files: the location says which."""
     path = Path(job.storage.url, "savepoints/s2/savepoint.json")
     record = json.loads(path.read_text())
     query = record["queries"]["q"]

@@ -21,7 +21,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from state_truths import In, Rows
-from streams import START, Place, new_session, read_with_duckdb, windows_of, write_events
+from streams import START, Location, new_session, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.extensions.state_tools import (
     StateReader,
@@ -72,7 +72,7 @@ class Case:
 KEYED = "keyed_state"
 ON_ROCKSDB = ("rocksdb", "changelogs", "format 2")
 ONE_STORE = ("changelogs", "format 2")
-AGGREGATES = "k place count sum sum_2 count_2 min max n avg m2"
+AGGREGATES = "k location count sum sum_2 count_2 min max n avg m2"
 CASES = (
     Case("aggregation", state_jobs.aggregated, {KEYED: (AGGREGATES, truths.sums)}),
     Case("windows", state_jobs.windowed, {KEYED: ("window k max", truths.windows)}),
@@ -93,7 +93,7 @@ CASES = (
         "outer join",
         state_jobs.joined_in_full,
         {
-            "left": ("field0 time k place", truths.all_left),
+            "left": ("field0 time k location", truths.all_left),
             "right": ("field0 t2 k2 v", truths.right_above_13),
         },
         "append",
@@ -102,7 +102,7 @@ CASES = (
         "inner join",
         state_jobs.joined,
         {
-            "left": ("field0 time k place", truths.left_rows),
+            "left": ("field0 time k location", truths.left_rows),
             "right": ("field0 t2 k2 v", truths.right_rows),
         },
         "append",
@@ -113,11 +113,11 @@ CASES = (
         "transformWithState",
         state_jobs.remembered,
         {
-            "last": ("k total place", truths.last_values),
+            "last": ("k total location", truths.last_values),
             "all": ("k all", truths.lists),
-            "cities": ("k city times place", truths.cities),
+            "cities": ("k city times location", truths.cities),
             "recent": ("k recent", truths.recent),
-            "numbers": ("k n v place", truths.numbers),
+            "numbers": ("k n v location", truths.numbers),
             "timers": ("k expiration_timestamp_ms", truths.timers),
         },
         stores=ON_ROCKSDB,
@@ -241,16 +241,16 @@ def check(spark: SparkSession, url: Path | str, case: Case, batch: int) -> None:
         assert Counter(truth(batch)) == rows_of(chosen(frame, columns))
 
 
-def default_store(place: int, case: Case) -> str:
+def default_store(location: int, case: Case) -> str:
     """Take another store from case to case."""
-    return case.stores[place % len(case.stores)]
+    return case.stores[location % len(case.stores)]
 
 
 def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     """Only the aggregation of Spark's real-time mode has none: the runtime runs micro-batches."""
     stateful = spark._jvm.org.apache.spark.sql.execution.streaming.operators.stateful
-    place = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils"
-    methods = [each.getName() for each in spark._jvm.java.lang.Class.forName(place).getMethods()]
+    location = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils"
+    methods = [each.getName() for each in spark._jvm.java.lang.Class.forName(location).getMethods()]
     constants = [name for name in methods if name.endswith("_EXEC_OP_NAME")]
     theirs = {getattr(stateful.StatefulOperatorsUtils, name)() for name in constants}
 
@@ -265,11 +265,11 @@ def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     ("case", "store"),
     [
         pytest.param(
-            *(case, default_store(place, case)),
+            *(case, default_store(location, case)),
             id=case.name,
             marks=MARKS.get(case.name, ()),
         )
-        for place, case in enumerate(CASES)
+        for location, case in enumerate(CASES)
     ],
 )
 def test_state_is_what_the_input_says(spark, source, tmp_path, case, store):
@@ -332,28 +332,28 @@ def sums_of(events: Sequence[Any]) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def story(spark, tmp_path_factory) -> Place:
+def story(spark, tmp_path_factory) -> Location:
     """Run a job of two queries twice, with a savepoint after each run: ``s1`` and ``s2``."""
-    place = Place(tmp_path_factory.mktemp("story"))
-    write_events(place.input, *FIRST)
+    location = Location(tmp_path_factory.mktemp("story"))
+    write_events(location.input, *FIRST)
     for number in (1, 2):
         entry = f"{state_jobs.__file__}:two_queries"
         asked = {"until": "available", "at_end": "suspend", "entry": entry, "conf": ROCKSDB}
         asked["params"] = {"files_per_batch": "1"}
-        place.run(spark, "two_queries", run_id=f"r{number}", **asked)
-        source = job_source(str(place.job_dir), SystemClock())
-        take_savepoint(source, str(place.job_dir / f"savepoints/s{number}"))
-        write_events(place.input, LATER, first=2)
-    return place
+        location.run(spark, "two_queries", run_id=f"r{number}", **asked)
+        source = job_source(str(location.job_dir), SystemClock())
+        take_savepoint(source, str(location.job_dir / f"savepoints/s{number}"))
+        write_events(location.input, LATER, first=2)
+    return location
 
 
-def saved(place: Place, name: str) -> str:
-    return str(place.job_dir / "savepoints" / name)
+def saved(location: Location, name: str) -> str:
+    return str(location.job_dir / "savepoints" / name)
 
 
 @pytest.mark.long
 def test_sql_over_the_tables_of_a_job(spark, story):
-    """Names of queries, operators and tables in every place where SQL has names of tables."""
+    """Names of queries, operators and tables in every location where SQL has names of tables."""
     reader = StateReader(spark, open_state(saved(story, "s2")))
 
     def ask(text: str) -> Counter[Any]:
@@ -445,7 +445,8 @@ def test_maps_are_the_same_whatever_the_order_of_their_entries(spark, tmp_path):
     found: dict[tuple[str, str], Any] = {}
     for name in ("values", "waiting"):
         one, two = (
-            StateReader(spark, open_state(str(tmp_path / place / name))) for place in ("one", "two")
+            StateReader(spark, open_state(str(tmp_path / location / name)))
+            for location in ("one", "two")
         )
         found |= {(name, each.table): each for each in diff_states(one, two)}
 
@@ -461,16 +462,16 @@ def test_maps_are_the_same_whatever_the_order_of_their_entries(spark, tmp_path):
     assert {**none, "changed": 1} == found["waiting", "right"].counts()
 
 
-def run_with_maps(spark: SparkSession, place: Path, rows: Sequence[In]) -> None:
+def run_with_maps(spark: SparkSession, location: Path, rows: Sequence[In]) -> None:
     """Keep maps as the values of keys, and in rows of a join, in a checkpoint each."""
-    (place / "input").mkdir(parents=True)
+    (location / "input").mkdir(parents=True)
     lines = (json.dumps({"time": "2026-01-01T00:00:00Z", **each}) + "\n" for each in rows)
-    (place / "input" / "0.json").write_text("".join(lines))
+    (location / "input" / "0.json").write_text("".join(lines))
     session = new_session(spark)
     for key, value in ROCKSDB.items():
         session.conf.set(key, value)
     schema = "time timestamp, k string, m map<string, int>"
-    read = session.readStream.schema(schema).json(str(place / "input"))
+    read = session.readStream.schema(schema).json(str(location / "input"))
     left = read.withWatermark("time", "1 day")
     right = left.selectExpr("time AS t2", "k AS k2")
     soon = F.expr("k = k2 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
@@ -480,7 +481,7 @@ def run_with_maps(spark: SparkSession, place: Path, rows: Sequence[In]) -> None:
     }
     for name, (frame, mode) in queries.items():
         writer = frame.writeStream.format("noop").outputMode(mode)
-        writer = writer.option("checkpointLocation", str(place / name))
+        writer = writer.option("checkpointLocation", str(location / name))
         writer.trigger(availableNow=True).start().awaitTermination()
 
 

@@ -11,7 +11,7 @@ from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.postgres import postgres
 from airflow_provider.runtime import JobContext, files, spark_sink
 
-# Of each place, for each name that *sinks* may have.
+# Of each location, for each name that *sinks* may have.
 SINKS: dict[str, Callable[[str], Any]] = {
     "files": files,
     "delta": delta,
@@ -27,7 +27,7 @@ def copy(ctx: JobContext) -> None:
         time.sleep(max(0, value - 100))
         return value
 
-    for kind, place in sorted(ctx.params["sinks"].items()):
+    for kind, location in sorted(ctx.params["sinks"].items()):
         rows = ctx.read(
             f"for_{kind}",
             format="csv",
@@ -35,7 +35,9 @@ def copy(ctx: JobContext) -> None:
             schema="value long",
             options={"maxFilesPerTrigger": "1"},
         )
-        ctx.write(f"to_{kind}", rows.select(slowly("value").alias("value")), to=SINKS[kind](place))
+        ctx.write(
+            f"to_{kind}", rows.select(slowly("value").alias("value")), to=SINKS[kind](location)
+        )
 
 
 def salted(ctx: JobContext) -> None:
@@ -70,6 +72,6 @@ def salted(ctx: JobContext) -> None:
         .withColumn("k", keyed("v"))
     )
     counts = hashed.groupBy(F.window("t", "1 minute"), "h", "b", "k").count()
-    place = f"{ctx.params['output']}/{salt}" if uses == "path" else None
-    ctx.write("out", counts, to=files(place or ctx.params["output"], format="json"))
+    location = f"{ctx.params['output']}/{salt}" if uses == "path" else None
+    ctx.write("out", counts, to=files(location or ctx.params["output"], format="json"))
     ctx.write("to_spark", hashed, to=spark_sink("noop", {"password": salt}))

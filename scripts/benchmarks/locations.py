@@ -17,40 +17,42 @@ SINKS = ("files", "spark", "delta", "iceberg", "sql-append", "sql-upsert")
 KEYS = ("minute", "key")
 
 
-def sink_of(kind: str, place: str, database: str) -> Any:
-    """Return a fresh sink of the *kind* in the folder *place*, or in the *database*."""
+def sink_of(kind: str, location: str, database: str) -> Any:
+    """Return a fresh sink of the *kind* in the folder *location*, or in the *database*."""
     if kind == "files":
-        return files(f"{place}/output")
+        return files(f"{location}/output")
     if kind == "spark":
-        return spark_sink("parquet", {"path": f"{place}/output"})
+        return spark_sink("parquet", {"path": f"{location}/output"})
     if kind == "delta":
-        return delta(f"{place}/output")
+        return delta(f"{location}/output")
     if kind == "iceberg":
-        return iceberg("bench.output", catalog=catalog_of(place))
+        return iceberg("bench.output", catalog=catalog_of(location))
     if kind == "sql-append":
         return postgres(database, "appended")
     return postgres(database, "upserted", mode="upsert", keys=KEYS)
 
 
-def prepare(kind: str, place: Path) -> None:
+def prepare(kind: str, location: Path) -> None:
     """Make what a sink expects to be there."""
-    place.mkdir(parents=True)
+    location.mkdir(parents=True)
     if kind == "iceberg":
         from pyiceberg.catalog import load_catalog
 
-        load_catalog(**catalog_of(str(place))).create_namespace("bench")
+        load_catalog(**catalog_of(str(location))).create_namespace("bench")
 
 
-def count_rows(kind: str, place: Path, database: str) -> int:
+def count_rows(kind: str, location: Path, database: str) -> int:
     """Return how many rows there are, as others read them."""
     if kind == "delta":
         from deltalake import DeltaTable
 
-        return int(DeltaTable(place / "output").count())
+        return int(DeltaTable(location / "output").count())
     if kind == "iceberg":
         from pyiceberg.catalog import load_catalog
 
-        return int(load_catalog(**catalog_of(str(place))).load_table("bench.output").scan().count())
+        return int(
+            load_catalog(**catalog_of(str(location))).load_table("bench.output").scan().count()
+        )
     if kind.startswith("postgres"):
         import psycopg
 
@@ -60,14 +62,14 @@ def count_rows(kind: str, place: Path, database: str) -> int:
             return int(row[0]) if row else 0
     import pandas as pd
 
-    return len(pd.read_parquet(place / "output"))
+    return len(pd.read_parquet(location / "output"))
 
 
-def catalog_of(place: str) -> dict[str, str]:
-    """Return the properties of a SQL catalog in the folder *place*."""
+def catalog_of(location: str) -> dict[str, str]:
+    """Return the properties of a SQL catalog in the folder *location*."""
     return {
         "name": "bench",
         "type": "sql",
-        "uri": f"sqlite:///{place}/catalog.db",
-        "warehouse": f"file://{place}/warehouse",
+        "uri": f"sqlite:///{location}/catalog.db",
+        "warehouse": f"file://{location}/warehouse",
     }

@@ -1,10 +1,10 @@
-"""Checkpoint places: the folder in which the checkpoint of each query lies.
+"""Checkpoint locations: the folder in which the checkpoint of each query lies.
 
 Spark checks no lease before it writes into a checkpoint, and a driver presumed dead, or its
 executors, may write late and replace files. So two drivers that may be alive together never share a
 folder: ``checkpoint/`` is the first place of a query, and operation *n* gives it
 ``checkpoint-<n>/`` when it restores or relocates the query. The newest operation
-(:mod:`.journal`) says which place counts. Late writes elsewhere are never read.
+(:mod:`.journal`) says which location counts. Late writes elsewhere are never read.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.journal import OperationRecord
 
-_PLACE: Final = re.compile(r"checkpoint(?:-([1-9][0-9]{0,17}))?")
+_LOCATION: Final = re.compile(r"checkpoint(?:-([1-9][0-9]{0,17}))?")
 
 
-def places(job: Storage) -> dict[str, int]:
-    """Return per query that was ever restored which operation made the place that counts."""
+def locations(job: Storage) -> dict[str, int]:
+    """Return per query that was ever restored which operation made the location that counts."""
     newest = Journal(job).newest()
-    return newest.places if newest is not None else {}
+    return newest.locations if newest is not None else {}
 
 
-def place(query: str, number: int) -> str:
+def location(query: str, number: int) -> str:
     """Return the folder that an operation has made for a query's checkpoint; 0 for the first."""
     return f"queries/{query}/checkpoint{f'-{number}' if number else ''}"
 
 
-def token_of_place(journal: Journal, number: int) -> int:
-    """Return the lease under which a place was made; 0 for the first one of a query."""
+def token_of_location(journal: Journal, number: int) -> int:
+    """Return the lease under which a location was made; 0 for the first one of a query."""
     made = journal.read(number) if number else None
     return made.token if made is not None else 0
 
@@ -44,13 +44,13 @@ def next_number(job: Storage) -> int:
     return max([0, *Journal(job).numbers[:1], *there]) + 1
 
 
-def left_places(job: Storage, newest: OperationRecord) -> list[str]:
+def left_locations(job: Storage, newest: OperationRecord) -> list[str]:
     """Return the folders of checkpoints that queries have left.
 
-    Later operations make later places, so older places that this one does not name never count
-    again.
+    Later operations make later locations, so older locations that this one does not name never
+    count again.
     """
-    left, counting, journal = [], newest.places, Journal(job)
+    left, counting, journal = [], newest.locations, Journal(job)
     for query in job.list("queries"):
         for name in _names(job, query):
             number = _number(name)
@@ -71,9 +71,9 @@ def _is_ours(journal: Journal, query: str, number: int) -> bool:
 
 
 def _names(job: Storage, query: str) -> list[str]:
-    return [name for name in job.list(f"queries/{query}") if _PLACE.fullmatch(name)]
+    return [name for name in job.list(f"queries/{query}") if _LOCATION.fullmatch(name)]
 
 
 def _number(name: str) -> int:
-    match = _PLACE.fullmatch(name)
+    match = _LOCATION.fullmatch(name)
     return int(match[1] or 0) if match else 0

@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.checkpoint_places import left_places
+from airflow_provider.runtime.jobdir.checkpoint_locations import left_locations
 from airflow_provider.runtime.jobdir.journal import Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -106,7 +106,7 @@ def test_what_an_undone_driver_writes_late_counts_nowhere(job):
 
 
 @pytest.mark.slow
-def test_each_restore_has_a_place_of_its_own(job):
+def test_each_restore_has_a_location_of_its_own(job):
     """Of any number of them only the newest counts, and is there."""
     savepoint = save(job)
     for number in (1, 2, 3):
@@ -193,7 +193,7 @@ def test_whoever_goes_on_keeps_what_is_restored(job):
 
     done = finish(job, begin(job, savepoint, OpenFence(2)), OpenFence(2))
 
-    assert (2, {"q": 1}) == (done.number, done.places)
+    assert (2, {"q": 1}) == (done.number, done.locations)
     assert kept == job.spark.logs.query_id()
 
 
@@ -305,7 +305,7 @@ def test_a_restore_that_cannot_end_gives_way_to_another(job, monkeypatch, dies_a
 
 
 def test_a_folder_that_a_person_has_made_is_left_alone(job):
-    """A copy beside the checkpoint may be called as a place would be."""
+    """A copy beside the checkpoint may be called as a location would be."""
     savepoint = save(job)
     mine = CheckpointBuilder(job.spark.root.parent / "checkpoint-1").begin().run(7)
 
@@ -329,7 +329,7 @@ def test_strange_names_beside_the_records_are_not_read(job):
 
     last = present(Restores(directory_of(job)).last())
     assert 1 == last.number
-    assert [] == left_places(job.storage, last)
+    assert [] == left_locations(job.storage, last)
     assert job.storage.exists("queries/q/checkpoint-x/metadata")
 
 
@@ -408,7 +408,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
     assert 5 == copied.logs.offsets(1).watermark_ms
 
 
-def test_another_savepoint_in_its_place_is_not_taken_for_it(job):
+def test_another_savepoint_in_its_location_is_not_taken_for_it(job):
     """
     An open restore goes on only with what it has begun with, not with what lies there now, nor with
     nothing.

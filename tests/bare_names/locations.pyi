@@ -1,0 +1,1 @@
+from scripts.benchmarks.locations import *

@@ -1,1 +1,0 @@
-from scripts.benchmarks.places import *
