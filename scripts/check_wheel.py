@@ -41,7 +41,7 @@ for name in sys.argv[1:]:
         traceback.print_exc()
     else:
         location = pathlib.Path(module.__file__)
-        if pathlib.Path(sys.prefix) not in place.parents:
+        if pathlib.Path(sys.prefix) not in location.parents:
             failed += 1
             print(f"{name} comes from {location}, not from the wheel", file=sys.stderr)
 sys.exit(1 if failed else 0)

@@ -73,9 +73,19 @@ DECORATED: Final = "SparkStreamingOperator"
 ABOUT: Final = """\
 # Arguments of operators, sensors and triggers
 
-`scripts/docs_operators.py` writes this page from the code: change a docstring, and run it.
-[Run jobs from Airflow](airflow.md) explains how these work together, [options](options.md) names
-the option of the command line for each argument of a run.
+Five arguments of `SparkStreamingOperator` are enough to begin with; all others have defaults:
+
+| argument | value |
+|---|---|
+| `task_id` | Airflow's name of the task |
+| `job` | the job's function, such as `/opt/jobs/flights.py:daily_delays` |
+| `job_dir` | the job's directory, on a disk or in a bucket that Airflow and Spark share |
+| `params` | the job's parameters, such as `{"input": "/data/flights"}` |
+| `retries` | how often a failed try is resumed |
+
+[Run jobs from Airflow](airflow.md) explains how they work together, [options](options.md) names
+the option of the command line for each argument of a run. To begin a live job with its history,
+`live_with_history` makes [two tasks](backfills.md#a-live-job-that-begins-with-history).
 
 An argument with *yes* under *template* is a field with templates. Besides Airflow's own names, such
 as `{{ ds }}`, templates of the operators know
@@ -83,6 +93,8 @@ as `{{ ds }}`, templates of the operators know
 arguments of Airflow's `BaseOperator`, such as `retries`. A wrong argument is a `ConfigError` when
 the DAG is parsed.
 """
+MADE_BY: Final = """
+`scripts/docs_operators.py` writes this page from the docstrings."""
 IN_ALL_EVENTS: Final = ("job_dir", "poll_interval", "burst", "storage_conn_id")
 """Arguments that every trigger of events takes; they have one table."""
 
@@ -360,7 +372,7 @@ def page() -> str:
     in_tasks = [name for name in modules("triggers") if name != IN_ASSETS]
     submission = _class(*SUBMISSION)
     lines = [ABOUT]
-    for source in _public(modules("operators")):
+    for source in sorted(_public(modules("operators")), key=lambda s: s.node.name != DECORATED):
         lines += _section(source)
     lines += ["## Arguments of a submission\n", submission.docstring.text + "\n"]
     lines += _table(submission)
@@ -380,6 +392,7 @@ def page() -> str:
     ]
     for source in _public(in_tasks):
         lines += [f"#{line}" if line.startswith("## ") else line for line in _section(source)]
+    lines.append(MADE_BY)
     return PAGES.sub(r"[\1](\1.md)", "\n".join(lines).rstrip()) + "\n"
 
 

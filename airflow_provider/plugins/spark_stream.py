@@ -38,7 +38,7 @@ class SparkStreamPlugin(AirflowPlugin):
         """Return the application, which only the API server asks for."""
         from airflow_provider.plugins.app import make_app
 
-        return [{"app": make_app(), "url_prefix": URL_PREFIX, "name": "Spark streams"}]
+        return [{"app": make_app(), "url_prefix": URL_PREFIX, "name": "streaming jobs"}]
 
     @functools.cached_property
     def react_apps(self) -> list[Any]:  # type: ignore[override]  # the same

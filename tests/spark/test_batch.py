@@ -278,7 +278,9 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, location):
     first = location.run(spark, "tumbling_window", run_id="one", **suspended)
     write_events(location.input, EVENTS[2:], first=1)
 
-    with pytest.raises(ConfigError, match="continues from the checkpoint .*BATCH starts over"):
+    with pytest.raises(
+        ConfigError, match="continues from the checkpoint .*BATCH reads all input again"
+    ):
         location.run(spark, "tumbling_window", run_id="two", mode="batch")
     second = location.run(spark, "tumbling_window", run_id="two", mode="automatic")
 

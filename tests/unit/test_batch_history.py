@@ -57,7 +57,7 @@ def a_batch(batch: int, **values: Any) -> BatchEntry:
 
 def test_a_batch_is_what_spark_reports_of_it():
     """
-    Sums over operators and sources, times without phases that took none, and how the next is paced.
+    Sums over operators and sources, times without phases that took none, and how the next is sized.
     """
     operator = {"numRowsTotal": 20, "memoryUsedBytes": 500, "numRowsDroppedByWatermark": 2}
     report = a_report(

@@ -542,7 +542,7 @@ def test_status_of_a_live_driver(job, live_driver, capsys):
 
 @pytest.mark.slow
 def test_status_says_how_batches_are_paced(job, live_driver, capsys):
-    """A line per paced query: what its last batch took, the target, the decision and the limits."""
+    """A line per sized query: what its last batch took, the target, the decision and the limits."""
     said = {
         "target_s": 10.0,
         "last_batch_s": 9.71,

@@ -182,7 +182,7 @@ def test_sources_and_sinks_can_speak_against_it(queries, why, refuses):
         (
             TO_THE_END,
             "the savepoint /s",
-            "continues from the savepoint /s, and BATCH starts over",
+            "continues from the savepoint /s, and BATCH reads all input again",
         ),
     ],
 )

@@ -82,7 +82,7 @@ def offsets(stream: Stream, line: str, asked: SourceDefinition) -> list[str | No
 
 def test_kafka_is_asked_without_a_limit():
     """
-    The first batch is paced, so its own end says nothing; Spark has kept the end of the start.
+    The first batch is sized, so its own end says nothing; Spark has kept the end of the start.
     """
     stream = Stream("KafkaMicroBatchStream", LATEST)
 

@@ -30,12 +30,13 @@ QUESTIONS = re.compile(
 MOST_WORDS = 44
 # What lists more than it tells: each of its sentences is a list.
 LISTS = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+TEXTS = {".css", ".js", ".py", ".txt"}
 TERMS = (
-    "adaptive batches",
+    "batch sizing",
     "attempt",
     "bootstrap",
     "claim mode",
-    "class archive",
+    "CDS archive",
     "committable",
     "drain",
     "driver pool",
@@ -60,6 +61,24 @@ TERMS = (
     "warm driver",
     "watermark marker",
 )
+
+# Words of this project's first versions, and the field's, which readers know.
+REPLACED = {
+    r"spark streams?\b": "Structured Streaming job",
+    r"[\[`]spark_streaming\]|AIRFLOW__SPARK_STREAMING__": "[spark_stream]",
+    r"\bways? out\b": "fix",
+    r"\bin force\b": "active",
+    r"\bprobation\b": "trial period",
+    r"\bkept rows?\b": "quarantined row",
+    r"\baccount of (?:its |the )?rows\b": "row counts",
+    r"\bmembers? of (?:a|the) (?:document|record)s?\b": "field",
+    r"\brights? (?:to (?:read|write|see|list)|of the driver)\b": "permission",
+    r"\bstart(?:s|ed|ing)? over\b": "reset",
+    r"\badaptive batch(?:es)?\b|\bpac(?:ed|ing)\b": "batch sizing",
+    r"\bclass archives?\b|\barchives? of classes\b": "CDS archive",
+    r"\bweakness(?:es)?\b": "vulnerability",
+    r"\bspark-stream (?:pool|rejected)\b|--pool\b|--probation\b": "the new command",
+}
 
 
 def location_of(path: Path, line: int) -> str:
@@ -162,3 +181,18 @@ def test_sentences_are_found():
 
     found = [each for each in sentences_of(page) if each.strip("-")]
     assert ["Head", "One sentence.", "`Two`.", "point", "a.", "B", "c"] == found
+
+
+def test_a_replaced_word_does_not_return():
+    """In pages, and in all texts of the package: names, messages, docstrings and scripts of the page."""
+    files = [path for path in (ROOT / "airflow_provider").rglob("*") if path.suffix in TEXTS]
+    offenders = [
+        f"{location_of(path, number)}: {found[0]!r}: use {instead!r}"
+        for path in (*PAGES, *files)
+        if "vendor" not in path.parts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for word, instead in REPLACED.items()
+        if (found := re.search(word, line, re.IGNORECASE))
+    ]
+
+    assert [] == offenders, "\n".join(offenders)

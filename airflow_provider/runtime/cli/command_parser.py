@@ -310,7 +310,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "replay": (f"{_JOB} manual-20261123T010005-1a2b3c",),
     "driver": (f"run {_JOB} RUN_ID DRIVER_ID SHA256",),
-    "package": ("/data/spark-stream",),
+    "package": ("/data/spark-stream.zip",),
     "completion": ("bash", "zsh", "fish"),
     "savepoint take": (_JOB, f"{_JOB} --name before-upgrade --label release=7"),
     "savepoint list": (_JOB, f"{_JOB} --json"),

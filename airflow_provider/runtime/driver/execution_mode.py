@@ -83,7 +83,7 @@ def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]
             "and BATCH has none"
         )
     if resumed is not None:
-        yield Objection(f"the run continues from {resumed}, and BATCH starts over")
+        yield Objection(f"the run continues from {resumed}, and BATCH reads all input again")
 
 
 def _of_query(query: QueryDefinition) -> Iterator[Objection]:
@@ -99,7 +99,9 @@ def _of_query(query: QueryDefinition) -> Iterator[Objection]:
             "batch job that is run again would write again"
         )
     if query.takes_over is not None:
-        yield Objection(f"{where}: it may continue from {query.takes_over}, and BATCH starts over")
+        yield Objection(
+            f"{where}: it may continue from {query.takes_over}, and BATCH reads all input again"
+        )
     for sink in query.sinks:
         if isinstance(sink, VisibleSink):
             yield Objection(f"{where}: sink {sink.name} takes the batches of a stream")

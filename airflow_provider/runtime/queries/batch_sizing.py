@@ -272,7 +272,7 @@ _MOST_FILES: Final = 2**31 - 1  # the only one of Spark's limits that is an int
 
 
 @dataclasses.dataclass(frozen=True)
-class PacedSource:
+class SizedSource:
     """A source of a running query; *default* is its own limit, *stream* the JVM's object."""
 
     name: str
@@ -284,7 +284,7 @@ class PacedSource:
 class FoundLimits:
     """The limits of one start of a query; *left* says why a source has none that can be set."""
 
-    paced: tuple[PacedSource, ...]
+    sized: tuple[SizedSource, ...]
     limits: Mapping[str, Limit]
     left: Mapping[str, str]
 
@@ -297,7 +297,7 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
     streams = list(items(execution.sources().distinct()))
     if len(streams) != len(sources):
         return FoundLimits((), {}, {source.name: "looks like others" for source in sources})
-    paced, limits, left = [], {}, {}
+    sized, limits, left = [], {}, {}
     for stream, source in zip(streams, sources, strict=True):
         default = kept.get(stream)
         limit = _limit_of(default.get()) if default.isDefined() else None
@@ -309,9 +309,9 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
             left[source.name] = "it has no limit that can be set"
         else:
             ceiling = None if source.has_first_limit else limit.amount
-            paced.append(PacedSource(source.name, stream, default.get()))
+            sized.append(SizedSource(source.name, stream, default.get()))
             limits[source.name] = dataclasses.replace(limit, ceiling=ceiling)
-    return FoundLimits(tuple(paced), limits, left)
+    return FoundLimits(tuple(sized), limits, left)
 
 
 def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
@@ -328,20 +328,20 @@ def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, 
 
 
 def set_limits(
-    execution: Any, jvm: Any, paced: tuple[PacedSource, ...], limits: Mapping[str, Limit]
+    execution: Any, jvm: Any, sized: tuple[SizedSource, ...], limits: Mapping[str, Limit]
 ) -> None:
     """Let the next batch read *limits*; the batch in flight keeps its plan."""
     kept = execution.uniqueSources()
-    for source in paced:
+    for source in sized:
         kept = kept.updated(source.stream, _spark_limit(jvm, source, limits[source.name]))
     getattr(execution, "uniqueSources_$eq")(kept)
 
 
-def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, Load]:
+def measure_loads(execution: Any, sized: tuple[SizedSource, ...]) -> dict[str, Load]:
     """Return what the finished batch has read, by source; the other sources share one entry."""
     loads: dict[str, Load] = {}
-    streams = [(source.stream, source.name) for source in paced]
-    names = {source.name for source in paced}
+    streams = [(source.stream, source.name) for source in sized]
+    names = {source.name for source in sized}
     for scan in source_scans(execution.lastExecution().executedPlan()):
         found = source_of(scan, streams)
         name = found if found in names else ""
@@ -363,7 +363,7 @@ def _limit_of(limit: Any) -> Limit | None:
     return Limit(int(getattr(limit, reader)()), unit)
 
 
-def _spark_limit(jvm: Any, source: PacedSource, limit: Limit) -> Any:
+def _spark_limit(jvm: Any, source: SizedSource, limit: Limit) -> Any:
     if source.default.getClass().getSimpleName() == _PYTHON_LIMIT:
         document = {"_type": _PYTHON_TYPE, _PYTHON_FIELD: limit.amount}
         return source.default.copy(json.dumps(document))
@@ -416,25 +416,25 @@ class BatchSizer:
             if self._found is None:
                 self._found = find_limits(execution, self._sources)
                 self._limits = self._found.limits
-            if self._found.paced:
+            if self._found.sized:
                 self._pace(seconds, self._found, execution, jvm)
             else:
-                self._said = self._say(LEFT, "no source of it can be paced", seconds)
+                self._said = self._say(LEFT, "none of its sources limits its batches", seconds)
         except Py4JError as error:
             why = "this version of Spark does not allow it"
             self._found = FoundLimits((), {}, {source.name: why for source in self._sources})
             self._limits = {}
             self._said = self._say(LEFT, why, seconds)
-            log.warning("query=%s has no adaptive batches: %s", self._query, error)
+            log.warning("query=%s has no batch sizing: %s", self._query, error)
 
     def describe(self) -> dict[str, Any]:
         return self._said
 
     def _pace(self, seconds: float, found: FoundLimits, execution: Any, jvm: Any) -> None:
-        loads = measure_loads(execution, found.paced)
+        loads = measure_loads(execution, found.sized)
         pace = next_pace(self._controller, self._limits, loads, seconds)
-        obeying = tuple(source for source in found.paced if not pace.limits[source.name].is_ignored)
-        if len(obeying) < len(found.paced):
+        obeying = tuple(source for source in found.sized if not pace.limits[source.name].is_ignored)
+        if len(obeying) < len(found.sized):
             self._leave(found, obeying, pace)
         if any(pace.limits[s.name].amount != self._limits[s.name].amount for s in obeying):
             set_limits(execution, jvm, obeying, pace.limits)
@@ -445,9 +445,9 @@ class BatchSizer:
     def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: BatchLimits) -> None:
         kept = {source.name for source in obeying}
         why = "it reads more than its limit, or does not report in its unit what it reads"
-        deaf = {source.name: why for source in found.paced if source.name not in kept}
+        deaf = {source.name: why for source in found.sized if source.name not in kept}
         log.warning("query=%s %s (%s)", self._query, deaf, pace.limits)
-        self._found = dataclasses.replace(found, paced=obeying, left={**found.left, **deaf})
+        self._found = dataclasses.replace(found, sized=obeying, left={**found.left, **deaf})
 
     def _learn_around(self, progress: Mapping[str, Any] | None) -> None:
         spent = (progress or {}).get("durationMs", {})

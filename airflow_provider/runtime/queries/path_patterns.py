@@ -64,7 +64,7 @@ def can_glob(spark: SparkSession, pattern: str) -> bool:
 
 
 def even_if_missing(spark: SparkSession, path: str) -> str:
-    """Return an address by which Spark streams from a folder that may not be there yet.
+    """Return an address by which Spark reads a stream from a folder that may not be there yet.
 
     Spark refuses to stream from a missing folder, and reads nothing by a pattern without a match.
     Where Hadoop's glob cannot read the pattern the folder is made.

@@ -312,7 +312,7 @@ def describe_settings(
     why = reason_of_partitions(partitions, chosen_settings(session, said, is_batch=is_batch))
     heap = context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20  # type: ignore[union-attr]
     java = f"{said.get(JAVA_OPTIONS)} {said.get('spark.driver.extraJavaOptions')}"
-    archive = "" if "SharedArchiveFile" in java else ", no class archive yet"
+    archive = "" if "SharedArchiveFile" in java else ", no CDS archive yet"
     state = "" if is_batch else f"; new state in {partitions} partitions ({why}) of {store}"
     master = shown_address(str(context.master))
     return f"{context.version} on {master}, heap {heap} MiB{archive}{state}"

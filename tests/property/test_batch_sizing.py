@@ -100,7 +100,7 @@ def test_no_batch_but_the_first_takes_much_longer_than_the_target(query):
 
 @given(queries(away=2.0, least=200), st.floats(-1, 1))
 def test_a_changed_load_is_followed(query, exponent):
-    """An operator that becomes up to ten times slower or faster is paced anew within eight batches."""
+    """An operator that becomes up to ten times slower or faster is sized anew within eight batches."""
     query.run(15)
     query.row_s *= 10**exponent
     query.run(30)

@@ -58,7 +58,7 @@ def batches_of(location: Location) -> list[int]:
 @pytest.mark.parametrize(
     ("files", "width", "params"),
     [
-        # tests/property/test_pacing.py has the model of many loads.
+        # tests/property/test_batch_sizing.py has the model of many loads.
         pytest.param(
             *(190, 10, {"files_per_batch": "70"}),
             id="first batch too large",
@@ -118,7 +118,7 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, locati
 
 def test_what_cannot_be_paced_is_left_alone_and_said(spark, location):
     """
-    A source that is not to be paced keeps its limit, whatever the batches take, and progress says so.
+    A source that is not to be sized keeps its limit, whatever the batches take, and progress says so.
     Beside the rows that are read it says how many of them are published.
     """
     expected = write_files(location, 2, width=10)
