@@ -202,15 +202,26 @@ class PageJob(Job):
         return self
 
     def suspend(
-        self, rows: int, *, began: float, ended: float, token: int, late: int = 0, kept: int = 0
+        self,
+        rows: int,
+        *,
+        began: float,
+        ended: float,
+        token: int,
+        late: int = 0,
+        quarantined: int = 0,
     ) -> PageJob:
-        """Put the end of a run of a continuing job, with these rows read, late and kept."""
+        """Put the end of a run of a continuing job, with these rows read, late and quarantined."""
         identified(self.storage)
         more: dict[str, Any] = {"driver_id": f"driver-{token}", "token": token}
         times = {"started": ago(began), "ended": ago(ended)}
         self.run.put_attempt(an_attempt(1, **more, **times, outcome="SUSPENDED"))
-        sinks: list[dict[str, Any]] = [{"name": "out", "epoch": token, "rows": rows - kept - late}]
-        sinks.append({"name": "delta:/kept", "epoch": token, "rows": kept, "quarantine": True})
+        sinks: list[dict[str, Any]] = [
+            {"name": "out", "epoch": token, "rows": rows - quarantined - late}
+        ]
+        sinks.append(
+            {"name": "delta:/kept", "epoch": token, "rows": quarantined, "quarantine": True}
+        )
         query = {
             "query_id": "id",
             "batch_id": token,
@@ -220,8 +231,8 @@ class PageJob(Job):
             "sinks": sinks,
             "row_counts": {
                 "rows_read": rows,
-                "rejected": {"flights": {"rows": rows, "broken": kept, "on": "quarantine"}},
-                "quarantined": kept,
+                "rejected": {"flights": {"rows": rows, "broken": quarantined, "on": "quarantine"}},
+                "quarantined": quarantined,
             },
         }
         final = FinalCheckpoint(

@@ -74,7 +74,7 @@ class StatsD:
 
     def take(self, text: str) -> None:
         for line in text.splitlines():
-            match = re.fullmatch(r"(airflow\.spark_streaming\.[^:]+):(-?[\d.e+]+)\|g", line)
+            match = re.fullmatch(r"(airflow\.spark_stream\.[^:]+):(-?[\d.e+]+)\|g", line)
             if match is not None:
                 self.gauges[match[1]] = float(match[2])
                 self.count += 1

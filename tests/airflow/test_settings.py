@@ -93,7 +93,7 @@ def test_a_wrong_value_is_an_error_that_names_section_and_option(
     """One line says what it is, and what it may be."""
     say(monkeypatch, read.__name__, value)
 
-    with pytest.raises(ConfigError, match=rf"^\[spark_streaming\] {read.__name__} = '.*' in .*: "):
+    with pytest.raises(ConfigError, match=rf"^\[spark_stream\] {read.__name__} = '.*' in .*: "):
         read()
 
 

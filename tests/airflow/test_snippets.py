@@ -20,7 +20,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 
-HERE, LOCATION, JOB_DIR = "/opt/dags", "/data", "/data/job"
+HERE, PLACE, JOB_DIR = "/opt/dags", "/data", "/data/job"
 REQUIRED = {"task_id": "stream", "job": "/opt/jobs.py:daily", "job_dir": "/data/job"}
 
 @task

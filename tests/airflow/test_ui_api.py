@@ -751,7 +751,7 @@ def test_kept_rows_are_counted_by_run(page: Page, hourly: HourlyJob) -> None:
 
     query, by_run, _ = of_hour(page, hourly, 3, "tabs/quarantine")["sections"]
 
-    assert {"Kept by all of them": 4} == by_run["facts"]
+    assert {"Quarantined by all of them": 4} == by_run["facts"]
     assert [0, 4, 0] == [row[2] for row in by_run["table"]["rows"]]
     assert "delta:/kept, of run 2013-01-01 07:00 to 2013-01-01 08:00 UTC" == query["detail"]
 

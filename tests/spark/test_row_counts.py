@@ -87,7 +87,7 @@ def test_each_row_is_in_one_location(spark: Any, location: Orders, mode: str) ->
     assert {f"files:{location.output}": 7} == account["written"]
     assert 5 == len(rows(location.kept, "kind"))
     head = next(summary_lines(final, took_s=1))
-    assert head.endswith("12 rows in, 7 out, 5 kept (2 rejected, 3 broke a rule, 0 late)")
+    assert head.endswith("12 rows in, 7 out, 5 quarantined (2 rejected, 3 broke a rule, 0 late)")
 
 
 @pytest.mark.long
@@ -205,9 +205,9 @@ def test_kept_rows_are_shown_and_written_for_correction(
 
     assert EXIT_OK == main([*command, "--rows", "2"])
     lines = capsys.readouterr().out.splitlines()
-    assert "run r1: 5 kept (2 rejected, 3 broke a rule, 0 late)" == lines[0]
-    assert f"  query out: kept in files:{location.kept}" == lines[1]
-    assert "    source orders: 2 of 12 records (keep)" in lines
+    assert "run r1: 5 quarantined (2 rejected, 3 broke a rule, 0 late)" == lines[0]
+    assert f"  query out: quarantined in files:{location.kept}" == lines[1]
+    assert "    source orders: 2 of 12 records (quarantine)" in lines
     assert {"    2 rejected in orders", "    3 rule in positive"} <= set(lines)
     (shown,) = [line for line in lines if line.endswith("no json at all")]
     assert "is no object of JSON" in shown

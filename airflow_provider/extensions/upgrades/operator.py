@@ -68,7 +68,7 @@ class SparkUpgradeOperator(DriverOperator):
         follow_upgrades: *job_dir* is the directory in which the job began: the version that runs is
             the one to which accepted upgrades have led from there.
         params: parameters of the new version; templated.
-        trial period: how long the new version is watched.
+        trial_period: how long the new version is watched.
         progress_timeout: how long it may commit nothing while it has input.
         stop_timeout: how long the old version may take to stop.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it

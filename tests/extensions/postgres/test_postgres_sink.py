@@ -975,5 +975,5 @@ def test_a_missing_extra_is_named(monkeypatch):
     """Without the client the error says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
-    with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[sql\]"):
+    with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[postgres\]"):
         postgres("postgresql://h/d", "t")

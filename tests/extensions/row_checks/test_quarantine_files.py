@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_is_named(job, tmp_path, capsys):
     (tmp_path / "kept" / f"part-0000000002-00001-{QUERY_ID}.json.gz").write_bytes(b"")
 
     assert EXIT_USAGE == main(["quarantine", job.url])
-    assert f"{QUERY_ID}.json.gz: quarantined rows are read from files of" in capsys.readouterr().err
+    assert f"{QUERY_ID}.json.gz: quarantined rows are read from Parquet" in capsys.readouterr().err
 
 
 def test_a_sink_of_no_files_has_its_counts(job, capsys):
@@ -119,9 +119,9 @@ def test_a_sink_of_no_files_has_its_counts(job, capsys):
 
     assert EXIT_OK == main(["quarantine", job.url])
     assert [
-        "run r1: 3 kept (2 rejected, 0 broke a rule, 1 late)",
-        "  query q: kept in delta:/kept",
-        "    source orders: 2 of 9 records (keep)",
+        "run r1: 3 quarantined (2 rejected, 0 broke a rule, 1 late)",
+        "  query q: quarantined in delta:/kept",
+        "    source orders: 2 of 9 records (quarantine)",
         "    its rows are not in files: read them in that sink",
     ] == capsys.readouterr().out.splitlines()
 
@@ -186,7 +186,7 @@ def test_the_tab_has_a_table_of_each_kind_and_location(job):
 
     head, late, rejected, hint = QUARANTINE.read(job.url)
 
-    assert ("q", {"Kept": 3}) == (head.title, head.facts)
+    assert ("q", {"Quarantined": 3}) == (head.title, head.facts)
     assert ["late: windows", "rejected: orders"] == [late.title, rejected.title]
     assert ["{bad", '{"v":"x"}'] == [each[2] for each in present(rejected.table).rows]
     assert "spark-stream quarantine" in str(hint.text)

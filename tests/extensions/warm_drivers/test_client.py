@@ -152,7 +152,7 @@ def test_without_a_pool_a_command_starts_cold(folder, caplog):
     spec = RunSpec(job_dir="/job", entry="a:b", params={})
 
     assert run_in_pool(spec, []) is None
-    assert f"no warm driver: there is no pool in {folder}; starting one" in caplog.text
+    assert f"no warm driver: there is no driver pool in {folder}; starting one" in caplog.text
 
 
 @pytest.mark.usefixtures("pool")
@@ -181,7 +181,7 @@ def test_without_a_pool_a_submission_says_why(folder, tmp_path):
     with (tmp_path / "log").open("wb") as output:
         reason = submit_to_pool([], SUBMISSION, output, master="yarn", conf={}, environment={})
 
-    assert f"there is no pool in {folder}" == reason
+    assert f"there is no driver pool in {folder}" == reason
 
 
 # --- no driver takes it -------------------------------------------------------------------------
@@ -189,17 +189,17 @@ def test_without_a_pool_a_submission_says_why(folder, tmp_path):
 
 def test_without_a_pool_a_run_starts_cold(folder):
     """There is no folder, no socket, or a socket that a killed pool has left."""
-    assert hand_over(folder / "none", RUN, ()) == f"there is no pool in {folder}/none"
-    assert hand_over(folder, RUN, ()) == f"there is no pool in {folder}"
+    assert hand_over(folder / "none", RUN, ()) == f"there is no driver pool in {folder}/none"
+    assert hand_over(folder, RUN, ()) == f"there is no driver pool in {folder}"
     listen(folder / RUNS_SOCKET).close()
-    assert hand_over(folder, RUN, ()) == f"there is no pool in {folder}"
+    assert hand_over(folder, RUN, ()) == f"there is no driver pool in {folder}"
 
 
 def test_a_client_waits_for_a_free_driver_only_so_long(folder):
     """It has left the queue when it starts a driver of its own: whoever is free sees its end."""
     with listen(folder / RUNS_SOCKET) as listener:
         reason = hand_over(folder, RUN, (), wait_s=0.1)
-        assert reason == f"no driver of the pool in {folder} was free for 0 s"
+        assert reason == f"no warm driver in {folder} was free for 0 s"
         with listener.accept()[0] as channel:
             assert receive(channel) is None
 

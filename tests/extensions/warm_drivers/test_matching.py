@@ -133,11 +133,11 @@ def test_configuration_files_are_compared(tmp_path, variable, change):
         ({"groups": (0,)}, "its list of groups is 0 4, the run's 0"),
         ({"runtime": "0.2.0 2"}, "its runtime is 0.1.0 1, the run's 0.2.0 2"),
         ({"master": "yarn"}, "its master is local[2], the run's yarn"),
-        ({"conf": {"spark.driver.memory": "s3cr3t"}}, "setting spark.driver.memory is another"),
-        ({"conf": {**DRIVER.conf, "spark.jars": "a.jar"}}, "setting spark.jars is another"),
-        ({"conf": {}}, "setting spark.driver.memory is another"),
-        ({"environment": {}}, "variable HADOOP_CONF_DIR is another"),
-        ({"environment": {"HADOOP_CONF_DIR": "s3cr3t"}}, "variable HADOOP_CONF_DIR is another"),
+        ({"conf": {"spark.driver.memory": "s3cr3t"}}, "setting spark.driver.memory differs"),
+        ({"conf": {**DRIVER.conf, "spark.jars": "a.jar"}}, "setting spark.jars differs"),
+        ({"conf": {}}, "setting spark.driver.memory differs"),
+        ({"environment": {}}, "variable HADOOP_CONF_DIR differs"),
+        ({"environment": {"HADOOP_CONF_DIR": "s3cr3t"}}, "variable HADOOP_CONF_DIR differs"),
     ],
 )
 def test_the_first_difference_is_one_line_without_a_secret(fields, reason):

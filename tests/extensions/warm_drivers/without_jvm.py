@@ -105,7 +105,7 @@ def warm_up(*_: object, **__: object) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "pool":
+    if sys.argv[1] == "warm-drivers":
         setattr(warm_drivers_command, "module_command", lambda _: [sys.executable, __file__])  # noqa: B010
         sys.exit(main(sys.argv[1:]))
     for name, value in {
