@@ -23,7 +23,7 @@ LOCATION = ROOT / ".work" / "versions"
 OWN = ROOT / ".venv"
 PINS: Final = {
     "3.1": ["apache-airflow==3.1.8", "sqlalchemy==1.4.54", "alembic==1.16.5"],
-    "3.2": ["apache-airflow==3.2.2", "sqlalchemy<2.1", "fastapi==0.136.3"],
+    "3.2": ["apache-airflow==3.2.2", "sqlalchemy<2.1", "fastapi==0.136.3", "svcs<26"],
 }
 """Airflow, and what its own tests had beside it; newer ones contradict it, or warn of it."""
 OLDEST_PROVIDER: Final = "apache-airflow-providers-apache-spark==5.3.2"
