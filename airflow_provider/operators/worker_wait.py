@@ -1,7 +1,7 @@
 """The wait of a worker for a short run, before it defers the task to a triggerer.
 
 A wait in the worker costs a slot; a deferral costs a second start of a worker, and a deferred task
-is green after 13 seconds at the earliest (apache/airflow#72716). So the worker waits for a run that
+is green after 13 seconds at the earliest. So the worker waits for a run that
 is expected to be shorter, by the last run of the job or of the task.
 """
 

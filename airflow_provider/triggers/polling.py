@@ -30,8 +30,7 @@ HOLD_S: Final = 10.0
 async def delay_event(began: float, clock: Clock) -> None:
     """Wait until Airflow has noticed that the worker which deferred the task has ended.
 
-    Airflow fails or retries a task that runs again earlier, as one whose worker was lost
-    (apache/airflow#72716).
+    Airflow fails or retries a task that runs again earlier, as one whose worker was lost.
 
     Args:
         began: when the trigger began, in the clock's monotonic time.
