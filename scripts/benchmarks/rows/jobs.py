@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def orders(ctx: JobContext) -> None:
     """Copy orders to Parquet; the parameter ``variant`` names the rules."""
     variant = ctx.params["variant"]
-    kept = files(ctx.params["kept"]) if "keep" in variant else None
+    kept = files(ctx.params["kept"]) if "quarantine" in variant else None
     df = ctx.read(
         "orders",
         format=ctx.params["format"],
