@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import random
 import shutil
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +29,13 @@ from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.queries.path_patterns import escaped
 from airflow_provider.runtime.queries.scanned_input import ScanGuard
+from tests.spark.conftest import spark_session
 
 pytestmark = pytest.mark.spark
 
 ENTRY = Path(__file__).resolve().parents[1] / "spark" / "file_jobs.py"
-# A session of Spark keeps some 5 MB of the heap for each folder: 150 fit into one process.
-FIRST, LAST = map(int, os.environ.get("HOSTILE_FOLDERS", "0-150").split("-"))
+FIRST, LAST = map(int, os.environ.get("HOSTILE_FOLDERS", "0-2000").split("-"))
+A_PROCESS = 100  # Spark's JVM keeps some 5 MB of the heap for each folder, also after stop()
 MUTANT_FOLDERS = 50
 LETTERS = "abz019-+.,;=&%#@!~^$()'\"<>| \t\n[]{}?*\\üé€\U0001f600\u2028\u0085\u00a0"
 FORMATS = ("csv", "json", "orc", "parquet", "text")
@@ -243,10 +246,18 @@ def check_folders(spark: Any, root: Path, seeds: range) -> None:
         shutil.rmtree(root / str(seed))
 
 
+def check_folders_alone(root: Path, seeds: range) -> None:
+    with spark_session() as spark:
+        check_folders(spark, root, seeds)
+
+
 @pytest.mark.soak
-def test_many_folders_are_read_whole_or_refused_by_name(spark, tmp_path):
-    """The same for many folders; the message has the seed of one that is not."""
-    check_folders(spark, tmp_path, range(FIRST, LAST))
+def test_many_folders_are_read_whole_or_refused_by_name(tmp_path):
+    """The same for thousands of folders; the message has the seed of one that is not."""
+    for first in range(FIRST, LAST, A_PROCESS):
+        seeds = range(first, min(first + A_PROCESS, LAST))
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            process.submit(check_folders_alone, tmp_path, seeds).result()
 
 
 @pytest.mark.soak
