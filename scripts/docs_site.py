@@ -120,7 +120,7 @@ def lay_out() -> None:
         msg = "docs/operators.md differs from the code: run scripts/docs_operators.py"
         raise PageError(msg)
     if missing := sorted(set(named_in(navigation())) ^ pages):
-        msg = f"{missing[0]} is a page without a location in the nav of mkdocs.yml, or the reverse"
+        msg = f"{missing[0]} is a page that the nav of mkdocs.yml lacks, or the reverse"
         raise PageError(msg)
     check_links(files)
     for path in SOURCE.rglob("*"):

@@ -45,8 +45,8 @@ def picture(order: list[int], *, waits: bool = False, title: str) -> str:
         title: what is to be seen, for those who do not see it.
     """
     body, marks, watermark = [], [f"M{_LEFT},{_BOTTOM}"], 0
-    for location, first in enumerate(order):
-        x = _LEFT + 8 + location * _STEP
+    for position, first in enumerate(order):
+        x = _LEFT + 8 + position * _STEP
         is_late = (first + 1) * 1000 <= watermark
         top = _BOTTOM - (first + 1) * 1000 * _SECOND
         kind = "late" if is_late else "rows"
@@ -55,7 +55,7 @@ def picture(order: list[int], *, waits: bool = False, title: str) -> str:
             f'<rect class="{kind}" x="{x}" y="{top:.0f}" width="{_BOX}" height="{height}" rx="4"/>'
         )
         body.append(
-            f'<text x="{x + _BOX / 2:.0f}" y="202" text-anchor="middle">batch {location}</text>'
+            f'<text x="{x + _BOX / 2:.0f}" y="202" text-anchor="middle">batch {position}</text>'
         )
         if is_late:
             body.append(

@@ -94,7 +94,7 @@ _SIZES: Final = {
     **dict.fromkeys((_CLASS, _STRING, 16, 19, 20), 2),
     15: 3,
 }
-_LONGS: Final = frozenset({5, 6})  # which take two locations
+_LONGS: Final = frozenset({5, 6})  # which take two entries
 
 
 class Lists(NamedTuple):

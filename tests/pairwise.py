@@ -45,6 +45,6 @@ def mark_whole(
     """
     names = [None] * len(cases) if ids is None else list(ids)
     return [
-        pytest.param(*case, id=name, marks=[] if location in chosen else [pytest.mark.whole])
-        for location, (case, name) in enumerate(zip(cases, names, strict=True))
+        pytest.param(*case, id=name, marks=[] if position in chosen else [pytest.mark.whole])
+        for position, (case, name) in enumerate(zip(cases, names, strict=True))
     ]

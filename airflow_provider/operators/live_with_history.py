@@ -44,8 +44,8 @@ def live_with_history(
         history_params: parameters with which the job's function reads the history; templated.
         params: parameters of the live job; templated.
         history: further arguments of ``history`` alone, such as *output*, *keep_positions*,
-            *on_kill* and *retries*. With *keep_positions* a source that both read goes on where the
-            history has ended.
+            *on_kill* and *retries*. With *keep_positions* a source that both read continues where
+            the history has ended.
         arguments: those of ``SparkStreamingOperator``. ``history`` gets those that it takes as
             well, so that *conf*, on which the state depends, is the same; but not *inlets*,
             *on_kill*, *outlets* and *run_id*. *trigger_rule* is for ``history`` alone.

@@ -395,7 +395,7 @@ def not_understood(task: IndexedTask, error: SparkStreamError) -> JobSummary:
 
 def in_order(jobs: Sequence[JobSummary]) -> list[JobSummary]:
     """Return the jobs, trouble first, and otherwise in the order given."""
-    locations = {state: location for location, state in enumerate(_ORDER)}
+    locations = {state: position for position, state in enumerate(_ORDER)}
 
     def location_of(job: JobSummary) -> int:
         location = locations.get(job.state, 0)

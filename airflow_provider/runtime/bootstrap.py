@@ -207,7 +207,7 @@ class Seam:
 
     def locations_to_reset(self, names: Iterable[str | None]) -> list[int]:
         """Return the positions in Spark's offset log of the sources that are reset."""
-        return [location for location, name in enumerate(names) if name not in self.stays]
+        return [position for position, name in enumerate(names) if name not in self.stays]
 
 
 def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, output: str) -> Seam:

@@ -50,7 +50,7 @@ def test_retries_are_of_the_same_run(job_dir: str) -> None:
     assert RunChoice(FIRST, None) == first == execute(job_dir, 3) == execute(job_dir, 3)
 
 
-def test_a_clear_is_another_run_in_its_location(job_dir: str) -> None:
+def test_a_clear_is_another_run_in_its_place(job_dir: str) -> None:
     """
     It replays the one before it; its own retries resume it, and each further clear is the next.
     """

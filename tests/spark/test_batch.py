@@ -202,7 +202,7 @@ def elsewhere(location):
 def test_a_rolling_count_is_written_once_per_key(spark, location):
     """
     With output_mode update BATCH gives each key's last value once; AUTOMATIC takes it for counts,
-    and STREAMING where a later row takes an earlier one's location.
+    and STREAMING where a later row takes an earlier one's place.
     """
     prepare(location, "rolling")
     counts = Counter(k for _, k, _ in ALL)
@@ -407,7 +407,7 @@ def test_a_batch_job_is_cancelled_in_its_middle(spark, location):
 
 
 def test_a_batch_run_is_replayed(spark, location):
-    """A run that takes a BATCH run's location takes its rows back first, and writes them anew once."""
+    """A run that takes a BATCH run's place takes its rows back first, and writes them anew once."""
     write_events(location.input, EVENTS)
     first = location.run(spark, "tumbling_window", run_id="r1", mode="automatic")
     write_events(location.input, [(44, "d", 5)], first=1)

@@ -316,7 +316,7 @@ def test_sources_that_end_beside_others_end_where_they_did(spark, location):
 
 
 @pytest.mark.whole
-def test_a_run_that_takes_the_location_of_another_has_its_own_ends(spark, location):
+def test_a_run_that_takes_the_place_of_another_has_its_own_ends(spark, location):
     """What is undone binds nobody: the run that is replayed reads what is there now."""
     write_events(location.input, *FIRST[:2])
     how: dict[str, Any] = {"params": ONE_BY_ONE, "replayable_runs": 2, **SUSPEND}

@@ -408,7 +408,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
     assert 5 == copied.logs.offsets(1).watermark_ms
 
 
-def test_another_savepoint_in_its_location_is_not_taken_for_it(job):
+def test_another_savepoint_in_its_place_is_not_taken_for_it(job):
     """
     An open restore goes on only with what it has begun with, not with what lies there now, nor with
     nothing.

@@ -69,7 +69,7 @@ def test_a_link_to_a_picture_that_is_not_there_is_an_error(builder: Any) -> None
 
 
 @pytest.mark.slow
-def test_every_page_has_a_location_in_the_nav(builder: Any) -> None:
+def test_every_page_is_in_the_nav(builder: Any) -> None:
     """All pages, those of the reference included, are in the nav of mkdocs.yml, each once."""
     named = list(builder.named_in(builder.navigation()))
 

@@ -314,7 +314,7 @@ def restored(root: Path) -> EpochBench:
 
 
 @directory
-def restored_in_location(root: Path) -> Iterator[None]:
+def restored_in_place(root: Path) -> Iterator[None]:
     restored(root)
     yield
 

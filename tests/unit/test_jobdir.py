@@ -285,7 +285,7 @@ def test_the_first_answer_stands(storage, clock):
 
 
 @pytest.mark.parametrize("locations", [{"r1": "r1"}, {"r1": "r2", "r2": "r1"}], ids=str)
-def test_runs_that_take_each_others_location_are_damage(job, locations):
+def test_runs_that_take_each_others_place_are_damage(job, locations):
     """Whoever asks which run stands for a task now does not turn in a circle for ever."""
     for run_id, other in locations.items():
         RunOwnerRecord(

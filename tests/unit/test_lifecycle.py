@@ -710,7 +710,7 @@ LEGAL: dict[JobPhase, set[type]] = {
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda event: type(event).__name__)
 @pytest.mark.parametrize("phase", JobPhase)
-def test_an_event_out_of_location_is_a_bug(phase, event):
+def test_an_event_out_of_place_is_a_bug(phase, event):
     """Every pair of phase and event is either in the table or refused, naming both."""
     life = life_in(phase)
     if type(event) in LEGAL[phase]:

@@ -444,7 +444,7 @@ def expressions(panel: Any) -> list[str]:
 
 
 def test_the_dashboard_asks_for_metrics_that_exist():
-    """Each query of it names one, and each metric has its location in it."""
+    """Each query of it names one, and each metric is in it."""
     dashboard = json.loads((ROOT / "docs" / "grafana" / "spark-stream.json").read_text())
     asked = expressions(dashboard)
     named = [set(re.findall(r"\bairflow_spark_stream_(\w+)", query)) for query in asked]

@@ -62,6 +62,6 @@ def test_what_is_not_chosen_is_marked():
 
     assert product == [each.values for each in parameters]
     assert ["".join(case) for case in product] == [each.id for each in parameters]
-    whole = [location for location, each in enumerate(parameters) if each.marks]
+    whole = [position for position, each in enumerate(parameters) if each.marks]
     assert {"whole"} == {mark.name for each in parameters for mark in each.marks}
     assert list(range(8)) == sorted([*whole, *chosen])

@@ -129,7 +129,7 @@ def test_a_damaged_request_does_not_stop_later_ones(counted, clock, caplog):
     assert ["1.json", "2.json"] == counted.list("requests/d1")
 
 
-def test_a_link_in_the_location_of_a_drivers_requests_is_refused(tmp_path):
+def test_a_link_in_the_place_of_a_drivers_requests_is_refused(tmp_path):
     """In it each of endlessly many numbers would be that of a damaged request."""
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "d1").symlink_to("elsewhere")

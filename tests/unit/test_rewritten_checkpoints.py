@@ -25,8 +25,8 @@ def spark(tmp_path):
     for batch in range(3):
         checkpoint.plan(batch, sources=THREE, watermark_ms=batch).commit(batch)
         checkpoint.storage.put(f"offsets/.{batch}.crc", b"crc")
-    for location in range(3):
-        checkpoint.storage.put(f"sources/{location}/0", b"v1")
+    for position in range(3):
+        checkpoint.storage.put(f"sources/{position}/0", b"v1")
     return checkpoint
 
 

@@ -85,7 +85,7 @@ def test_each_test_of_the_table_is_there(versions):
     assert [] == missing
 
 
-def test_the_table_takes_the_location_of_the_one_on_the_page(versions):
+def test_the_table_takes_the_place_of_the_one_on_the_page(versions):
     """A column for each version, a row for each promise; the rest of the page stays."""
     begin, end = versions.MARKS
     versions.PAGE.write_text(f"before\n{begin}\nold\n{end}\nafter\n")

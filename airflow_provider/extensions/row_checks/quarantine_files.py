@@ -174,10 +174,10 @@ def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[R
 
         reader = parquet.read_table if kind == "parquet" else orc.read_table
         table = reader(pa.BufferReader(data))
-        for location, field in enumerate(table.schema):
+        for position, field in enumerate(table.schema):
             if pa.types.is_timestamp(field.type):  # Spark's have no zone, and nanoseconds
-                utc = table.column(location).cast(pa.timestamp("us", "UTC"), safe=False)
-                table = table.set_column(location, field.name, utc)
+                utc = table.column(position).cast(pa.timestamp("us", "UTC"), safe=False)
+                table = table.set_column(position, field.name, utc)
         yield from table.to_pylist()
 
 

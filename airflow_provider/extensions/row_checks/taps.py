@@ -95,7 +95,7 @@ class BitTap(Tap):
         return None
 
     def _bits(self, which: Callable[[Rule], bool]) -> int:
-        return sum(1 << location for location, rule in enumerate(self.rules) if which(rule))
+        return sum(1 << position for position, rule in enumerate(self.rules) if which(rule))
 
     @property
     def _only_counts(self) -> bool:
@@ -119,12 +119,12 @@ class BitTap(Tap):
     def _sums(self) -> list[Column]:
         from pyspark.sql import functions as sf
 
-        each = (f"nullif({BITS} & {1 << location}L, 0)" for location in range(len(self.rules)))
+        each = (f"nullif({BITS} & {1 << position}L, 0)" for position in range(len(self.rules)))
         taken = sf.expr(f"nullif({BITS} & {self._bits(lambda rule: rule.takes)}L, 0)")
         return [*_counts(map(sf.expr, each)), sf.count(taken).alias("taken")]
 
     def count_reported(self, metrics: Mapping[str, Any]) -> TapCount:
-        names = ("rows", *(f"rule_{location}" for location in range(len(self.rules))), "taken")
+        names = ("rows", *(f"rule_{position}" for position in range(len(self.rules))), "taken")
         return self._count_of([metrics[name] for name in names if name in metrics])
 
     def _count_of(self, values: Sequence[Any] | None) -> TapCount:
@@ -137,10 +137,10 @@ class BitTap(Tap):
         """Return rows, which have a column for each rule that is not NULL if broken, with bits."""
         from pyspark.sql import functions as sf
 
-        names = [f"rule_{location}" for location in range(len(self.rules))]
+        names = [f"rule_{position}" for position in range(len(self.rules))]
         bits = (
-            f"if({name} IS NULL, 0L, {1 << location}L)" if name in rows.columns else "0L"
-            for location, name in enumerate(names)
+            f"if({name} IS NULL, 0L, {1 << position}L)" if name in rows.columns else "0L"
+            for position, name in enumerate(names)
         )
         return rows.withColumn(BITS, sf.expr(" | ".join(bits))).drop(*names)
 
@@ -168,8 +168,8 @@ class BitTap(Tap):
         from pyspark.sql import functions as sf
 
         names = (
-            sf.when(_has(1 << location), sf.lit(rule.name))
-            for location, rule in enumerate(self.rules)
+            sf.when(_has(1 << position), sf.lit(rule.name))
+            for position, rule in enumerate(self.rules)
         )
         return sf.concat_ws(", ", *names)
 
@@ -197,7 +197,7 @@ def _every(rows: DataFrame) -> Column:
 def _counts(broken: Iterable[Column]) -> list[Column]:
     from pyspark.sql import functions as sf
 
-    counts = (sf.count(each).alias(f"rule_{location}") for location, each in enumerate(broken))
+    counts = (sf.count(each).alias(f"rule_{position}") for position, each in enumerate(broken))
     return [sf.expr("count(1) AS rows"), *counts]
 
 

@@ -317,10 +317,10 @@ class _Work:
             checkpoint = self._directory.checkpoint(query.name)
             if query.dropped:
                 self._drop(query)
-            reset = [location for location, line in query.lines.items() if line == NO_OFFSET]
+            reset = [position for position, line in query.lines.items() if line == NO_OFFSET]
             reset_positions(checkpoint, reset)
             elsewhere = {
-                location: line for location, line in query.lines.items() if line != NO_OFFSET
+                position: line for position, line in query.lines.items() if line != NO_OFFSET
             }
             set_positions(checkpoint, elsewhere)
 

@@ -113,9 +113,9 @@ class QueryPlan:
             yield f"{self._called(number)} loses keys"
         for number in self.dropped:
             yield f"{self._called(number)} is removed, with its state"
-        for location, line in self.lines.items():
+        for position, line in self.lines.items():
             where = "begins from its beginning" if line == NO_OFFSET else f"continues at {line}"
-            yield f"source {location} {where}"
+            yield f"source {position} {where}"
 
     def _called(self, number: int) -> str:
         return f"operator {self.operators[number]}"
@@ -221,7 +221,7 @@ class _Planner:
             raise ConfigError(msg)
 
     def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
-        reset = [location for location, line in plan.lines.items() if line == NO_OFFSET]
+        reset = [position for position, line in plan.lines.items() if line == NO_OFFSET]
         if not can_reset(query.topology.sources, reset):
             msg = (
                 f"{self._url}: query {plan.source!r} reads a source at several locations, so "
@@ -302,9 +302,9 @@ class _Planner:
 
     def _find_lines(self) -> dict[str, dict[int, str]]:
         locations = [
-            (name, location, str(location) if known is None else known)
+            (name, position, str(position) if known is None else known)
             for name in self._scope
-            for location, known in enumerate(self._queries[name].topology.sources)
+            for position, known in enumerate(self._queries[name].topology.sources)
         ]
         lines: dict[str, dict[int, str]] = {}
         for source, line in {

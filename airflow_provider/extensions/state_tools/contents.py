@@ -401,13 +401,13 @@ def _leaves(table: Table, field: Field) -> Iterator[tuple[Field, tuple[Any, ...]
     if inner is None:
         yield field, (name,)
         return
-    for location, part in enumerate(inner):
+    for position, part in enumerate(inner):
         within = _struct_fields(part) if _is_wrapped(table, name, part) else None
         if within is not None:
             for inner_location, leaf in enumerate(within):
-                yield leaf, (name, location, inner_location)
+                yield leaf, (name, position, inner_location)
         elif part["name"] != _DUMMY and type_text(part["type"]) not in _NO_TYPES:
-            yield part, (name, location)
+            yield part, (name, position)
 
 
 def _is_wrapped(table: Table, column: str, part: Field) -> bool:

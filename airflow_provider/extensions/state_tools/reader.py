@@ -180,7 +180,7 @@ def _by_location(kind: StructType) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
     return StructType(
-        [StructField(f"c{location}", each.dataType) for location, each in enumerate(kind.fields)]
+        [StructField(f"c{position}", each.dataType) for position, each in enumerate(kind.fields)]
     )
 
 

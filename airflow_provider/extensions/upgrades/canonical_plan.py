@@ -234,8 +234,8 @@ class _AnalyzedWalk:
         real = [rows for rows in below if not rows.has_only_markers] or below
         first = below[0].columns  # by which the columns of a union are known
         texts = [
-            dict.fromkeys(self.columns[rows.columns[location]] for rows in real)
-            for location in range(len(first))
+            dict.fromkeys(self.columns[rows.columns[position]] for rows in real)
+            for position in range(len(first))
         ]
         for number, each in zip(first, texts, strict=True):
             self.columns[number] = next(iter(each)) if len(each) == 1 else f"union({_join(each)})"

@@ -201,7 +201,7 @@ def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEn
         if entry := _SOURCE_ENTRY.fullmatch(path):
             ends[entry[1]] = max(ends.get(entry[1], -1), int(entry[2]))
     wanted.sort(reverse=True)
-    repeated = [offset for location, offset in enumerate(wanted) if offset in wanted[:location]]
+    repeated = [offset for position, offset in enumerate(wanted) if offset in wanted[:position]]
     for again in repeated[: max(len(wanted) - len(ends), 0)]:
         wanted.remove(again)
     longest = sorted(ends, key=lambda folder: -ends[folder])[: len(wanted)]
@@ -371,7 +371,7 @@ class RequiredFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """One state store of one partition; *index* is its location among the operator's stores."""
+    """One state store of one partition; *index* is its position among the operator's stores."""
 
     operator: int
     partition: int

@@ -73,7 +73,7 @@ class BatchLogs:
 
         Args:
             batch: the batch.
-            location: a source's location in the plan.
+            location: a source's position in the plan.
 
         Returns:
             One pair; those of all sources if the log has them by names that the plan does not

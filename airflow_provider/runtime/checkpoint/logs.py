@@ -108,7 +108,7 @@ class OffsetEntry:
         return dataclasses.replace(self, metadata=metadata)
 
     def with_positions(self, lines: Mapping[int, str]) -> OffsetEntry:
-        sources = tuple(lines.get(location, line) for location, line in enumerate(self.sources))
+        sources = tuple(lines.get(position, line) for position, line in enumerate(self.sources))
         return dataclasses.replace(self, sources=sources)
 
     def to_bytes(self) -> bytes:
@@ -122,7 +122,7 @@ class OffsetEntry:
         ``spark.sql.streaming.offsetLog.formatVersion`` is 2; the plan has another order.
         """
         if not self.is_by_name:
-            return {str(location): line for location, line in enumerate(self.sources)}
+            return {str(position): line for position, line in enumerate(self.sources)}
         named = (line.partition(":") for line in self.sources)
         return {name: line for name, _, line in named}
 

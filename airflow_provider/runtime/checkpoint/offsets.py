@@ -173,7 +173,7 @@ class PlannedEnds:
         by_log = {files.end.location for files in self._files}
         lines = zip(entry.sources, before.sources, strict=True)
         return any(has_files) or any(
-            line != old for location, (line, old) in enumerate(lines) if location not in by_log
+            line != old for position, (line, old) in enumerate(lines) if position not in by_log
         )
 
     def unread(self, batch: int) -> dict[str, list[str]]:

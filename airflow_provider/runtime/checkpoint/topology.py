@@ -332,7 +332,7 @@ def side_by_side(changes: Sequence[Change]) -> Iterator[str]:
         )
         for each in changes[:_MOST_LINES]
     ]
-    widths = [max(len(row[location]) for row in (head, *rows)) for location in range(len(head))]
+    widths = [max(len(row[position]) for row in (head, *rows)) for position in range(len(head))]
     for row in (head, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
@@ -344,7 +344,7 @@ def _cut_pair(before: str, now: str) -> tuple[str, str]:
     if max(len(before), len(now)) <= _WIDTH:
         return before, now
     same = next(
-        (location for location, (a, b) in enumerate(zip(before, now, strict=False)) if a != b),
+        (position for position, (a, b) in enumerate(zip(before, now, strict=False)) if a != b),
         min(len(before), len(now)),
     )
     begin = max(0, same - _WIDTH // 3)

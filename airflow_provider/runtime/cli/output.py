@@ -235,7 +235,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Iterator[str]:
     """Yield the lines of a table: the names of its columns, then its rows; None is NULL."""
     cells = [list(columns), *([_line(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[location]) for row in cells) for location in range(len(columns))]
+    widths = [max(len(row[position]) for row in cells) for position in range(len(columns))]
     for row in cells:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(padded).rstrip()

@@ -62,7 +62,7 @@ class JobDirectory:
         record.put_if_absent(self.storage, "job.json")
 
     def checkpoint(self, query: str) -> Storage:
-        """Return where Spark keeps the checkpoint of *query* that counts; see :mod:`locations`."""
+        """Return where the checkpoint of *query* is that counts (:mod:`.checkpoint_locations`)."""
         return self.storage.at(location(query, locations(self.storage).get(query, 0)))
 
     def committables(self, query: str) -> Storage:

@@ -271,10 +271,10 @@ class _OfRuns:
             state = {"job": seen.job, "token": 0, "known": {}}
         known = {run_id: n for run_id, n in state["known"].items() if run_id in seen.tokens}
         new = [item for item in seen.items if item.number > known.get(item.run_id, 0)]
-        for location, item in enumerate(new, start=1):
+        for position, item in enumerate(new, start=1):
             known = {**known, item.run_id: item.number}
             # Not before the runs of which there is more to report.
-            token = min([seen.settled, *(seen.tokens[later.run_id] for later in new[location:])])
+            token = min([seen.settled, *(seen.tokens[later.run_id] for later in new[position:])])
             token = max(token, state["token"])
             known = {run_id: n for run_id, n in known.items() if seen.tokens[run_id] >= token}
             payload = {**item.payload, "run_id": item.run_id}

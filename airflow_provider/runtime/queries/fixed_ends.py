@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_VERSION = "v1"  # of an offset log that knows its sources by their locations
+_VERSION = "v1"  # of an offset log that knows its sources by their positions
 
 
 def check_sink_of_ends(query: QueryDefinition) -> None:
@@ -276,11 +276,11 @@ def find_ends(
     except (Py4JError, ValueError) as error:
         _refuse_unknown(sources, wanted, error)
         return ()
-    for location, (stream, source) in enumerate(pairs):
+    for position, (stream, source) in enumerate(pairs):
         if source.name not in wanted:
             continue
         try:
-            end = _end_of(planned, stream, source, location)
+            end = _end_of(planned, stream, source, position)
         except ConfigError:
             raise
         except (Py4JError, ValueError) as error:

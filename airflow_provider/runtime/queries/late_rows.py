@@ -43,7 +43,7 @@ _OF_GROUPS: Final = frozenset(
         "SessionWindowStateStoreRestoreExec",
     }
 )
-# They change the location and order of rows alone.
+# They only move rows and change their order.
 _PASSING: Final = frozenset(
     {"ShuffleExchangeExec", "SortExec", "InputAdapter", "WholeStageCodegenExec"}
 )
@@ -128,8 +128,8 @@ def _quarantined(late: _Late, session: SparkSession, operator: str) -> DataFrame
     )
     frame = DataFrame(raw, session)
     names: dict[str, str] = {}
-    for location, name in enumerate(frame.columns):  # a grouping column may be there twice
-        own = name if name.lower() not in names else f"{name} ({location})"
+    for position, name in enumerate(frame.columns):  # a grouping column may be there twice
+        own = name if name.lower() not in names else f"{name} ({position})"
         names[own.lower()] = own
     columns = list(names.values())
     frame = frame.toDF(*columns)
@@ -252,9 +252,9 @@ def _inputs(partial: Any, above: list[Any], expand: Any | None, jvm: Any) -> Ite
     if expand is None:
         yield partial.child().clone()
         return
-    others = [expand.productElement(location) for location in range(1, expand.productArity())]
-    for location in range(expand.projections().size()):
-        one = expand.projections().slice(location, location + 1)
+    others = [expand.productElement(position) for position in range(1, expand.productArity())]
+    for position in range(expand.projections().size()):
+        one = expand.projections().slice(position, position + 1)
         arguments = jvm.java.util.ArrayList([one, *others]).toArray()
         plan = expand.makeCopy(arguments).withNewChildren(
             jvm.PythonUtils.toSeq([expand.child().clone()])

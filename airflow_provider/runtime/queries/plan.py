@@ -347,7 +347,7 @@ def plan_operators(
 
 def has_operators(df: DataFrame, output_mode: str) -> bool:
     """Whether *df* has a stateful operator when it is run as a stream."""
-    names = [name or str(location) for location, name in enumerate(source_names(df))]
+    names = [name or str(position) for position, name in enumerate(source_names(df))]
     return bool(plan_operators(df, output_mode, names))
 
 

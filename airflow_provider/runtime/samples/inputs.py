@@ -245,8 +245,8 @@ def _from_rows(
 
     values = [values_of(row, columns.names, where) for row in rows]
     found = [
-        plain_values([row[location] for row in values], field.dataType)
-        for location, field in enumerate(columns.fields)
+        plain_values([row[position] for row in values], field.dataType)
+        for position, field in enumerate(columns.fields)
     ]
     fields = [StructField(name, kind) for name, (_, kind) in zip(columns.names, found, strict=True)]
     plain = list(zip(*(column for column, _ in found), strict=True))

@@ -152,7 +152,7 @@ def _logs(checkpoint: Storage | _SavedLogs, lines: Sequence[str]) -> dict[str, M
     the folders of others are known by what is in them.
     """
     folders = checkpoint.list("sources")
-    if sorted(folders) == sorted(str(location) for location in range(len(lines))):
+    if sorted(folders) == sorted(str(position) for position in range(len(lines))):
         folders = [each for each in folders if file_position(lines[int(each)]) is not None]
     found: dict[str, Mapping[str, int]] = {}
     for folder in folders:

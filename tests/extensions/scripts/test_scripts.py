@@ -297,7 +297,7 @@ PARAMS = Params(
         ("SELECT '$x ${}', `${in}`, :in", "SELECT '$x ${}', `/a b`, :in"),
     ],
 )
-def test_parameters_take_their_locations(text, filled):
+def test_parameters_take_their_places(text, filled):
     """In the quotes of options and in backticks; what is no name is left."""
     assert filled == fill(text, PARAMS)
 

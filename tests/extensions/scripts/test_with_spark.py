@@ -549,7 +549,7 @@ def test_a_check_runs_nothing_of_a_script(spark, tmp_path):
 @pytest.mark.long
 def test_a_file_of_sql(spark, tmp_path):
     """
-    Spark's own dialect: sources, views, a watermark and queries; parameters take their locations.
+    Spark's own dialect: sources, views, a watermark and queries; parameters take their places.
     """
     write_flights(tmp_path / "flights", 0, 1, 2)
     params = {"input": str(tmp_path / "flights"), "output": str(tmp_path / "out")}

@@ -265,11 +265,11 @@ def test_each_stateful_operator_that_spark_names_has_a_row(spark):
     ("case", "store"),
     [
         pytest.param(
-            *(case, default_store(location, case)),
+            *(case, default_store(position, case)),
             id=case.name,
             marks=MARKS.get(case.name, ()),
         )
-        for location, case in enumerate(CASES)
+        for position, case in enumerate(CASES)
     ],
 )
 def test_state_is_what_the_input_says(spark, source, tmp_path, case, store):
