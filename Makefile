@@ -59,7 +59,7 @@ wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment wit
 # once is not compiled again by the hundreds of processes that tests start.
 WAITING := -n 3
 COMPUTING := -n 2
-CHOICE := not soak and not whole
+CHOICE := not soak and not whole and not real
 SHORT := $(CHOICE) and not long
 WITHOUT_JVM := not spark and not airflow and not alone
 test test-ci test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
@@ -74,7 +74,7 @@ test-ci: $(INSTALLED) ## What CI runs, every promise by a choice of cases: twent
 
 .PHONY: test-all
 test-all: $(INSTALLED) ## Every test but the soak ones: the whole products of cases, too
-	$(call pytest_together_and_alone,not soak,--hypothesis-profile=whole)
+	$(call pytest_together_and_alone,not soak and not real,--hypothesis-profile=whole)
 
 # What runs alone lies in tests/perf. `-m` may select nothing of what ARGS names (exit code 5).
 define pytest_together_and_alone
@@ -103,6 +103,10 @@ coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM;
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+.PHONY: test-real
+test-real: $(INSTALLED) ## With the real systems that Maven has: fetched once, or skipped by name
+	$(BIN)/python -m pytest -m real $(or $(ARGS),tests/real)
 
 .PHONY: test-versions
 test-versions: $(INSTALLED) ## The same promises on each version of Spark, as a table (VERSIONS chooses, ARGS adds options)

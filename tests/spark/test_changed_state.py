@@ -20,7 +20,7 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint
-from airflow_provider.runtime.queries.plan import plan_operators
+from airflow_provider.runtime.queries.planned_operators import plan_operators
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -15,7 +15,8 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.queries.plan import plan_operators, shapes_of, source_names
+from airflow_provider.runtime.queries.plan import source_names
+from airflow_provider.runtime.queries.planned_operators import plan_operators, shapes_of
 from airflow_provider.runtime.savepoints.catalog import verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -29,10 +29,15 @@ class Sequence(list[Any]):
 
 
 class Stream:
-    """A source of Spark's that is asked how far it reaches when nothing limits a batch."""
+    """A source of Spark's that is asked how far it reaches when nothing limits a batch.
 
-    def __init__(self, kind: str, latest: str | None = None, *, able: bool = True) -> None:
-        self.kind, self.latest, self.able = kind, latest, able
+    One of the first interface cannot read the offsets that it has written.
+    """
+
+    def __init__(
+        self, kind: str, latest: str | None = None, *, able: bool = True, first: bool = False
+    ) -> None:
+        self.kind, self.latest, self.able, self.first = kind, latest, able, first
         self.asked: list[tuple[str, str]] = []
 
     def getClass(self) -> Any:  # noqa: N802 - Java's
@@ -42,11 +47,13 @@ class Stream:
         return SimpleNamespace(getSimpleName=lambda: self.kind, getDeclaredField=field)
 
     def deserializeOffset(self, line: str) -> str:  # noqa: N802 - Spark's
+        if self.first:
+            raise Py4JError("should not be called")
         return line
 
     def latestOffset(self, start: str, limit: str) -> Any:  # noqa: N802 - Spark's
         self.asked.append((start, limit))
-        return SimpleNamespace(json=lambda: self.latest)
+        return SimpleNamespace(json=lambda: self.latest) if self.latest is not None else None
 
 
 def planned(stream: Stream, line: str) -> Planned:
@@ -54,10 +61,14 @@ def planned(stream: Stream, line: str) -> Planned:
     named: Any = SimpleNamespace(read=SimpleNamespace(streaming=limits))
     for package in reversed(("org", "apache", "spark", "sql", "connector")):
         named = SimpleNamespace(**{package: named})
-    able = SimpleNamespace(isInstance=lambda stream: stream.able)
-    named.java = SimpleNamespace(
-        lang=SimpleNamespace(Class=SimpleNamespace(forName=lambda _name: able))
-    )
+    kept = SimpleNamespace(SerializedOffset=SimpleNamespace(apply=lambda line: f"kept {line}"))
+    named.org.apache.spark.sql.execution = SimpleNamespace(streaming=kept)
+    classes = {
+        "SupportsTriggerAvailableNow": SimpleNamespace(isInstance=lambda stream: stream.able),
+        "Source": SimpleNamespace(isInstance=lambda stream: stream.first),
+    }
+    for_name = SimpleNamespace(forName=lambda name: classes[name.rpartition(".")[2]])
+    named.java = SimpleNamespace(lang=SimpleNamespace(Class=for_name))
     execution = SimpleNamespace(sources=lambda: Sequence([stream]))
     return Planned(execution, named, [line], ["-"], LocalStorage("never-read"))
 

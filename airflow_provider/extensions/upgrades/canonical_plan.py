@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.queries.plan import PlannedOperator
+    from airflow_provider.runtime.queries.planned_operators import PlannedOperator
 
 log = logging.getLogger(__name__)
 

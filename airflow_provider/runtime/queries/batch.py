@@ -29,6 +29,7 @@ from airflow_provider.runtime.queries.plan import (
     rows_of,
     source_of,
     source_scans,
+    source_tag,
 )
 from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
@@ -316,7 +317,8 @@ class BatchExecution:
         before = plan.initialPlan() if _is_adaptive(plan) else plan
         if any(leaf.getClass().getSimpleName() in _UNCOUNTED for leaf in leaves(before)):
             return None
-        return count_source_rows(plan, lambda leaf: source_of(leaf, ()))
+        tag = source_tag(self._df.sparkSession._jvm)
+        return count_source_rows(plan, lambda leaf: source_of(leaf, (), tag), tag)
 
 
 _PUSHES: Final = {  # which readers leave rows out, and the setting that lets them
@@ -328,19 +330,22 @@ _PUSHES: Final = {  # which readers leave rows out, and the setting that lets th
 }
 
 
-def count_source_rows(plan: Any, name_of: Callable[[Any], str | None]) -> dict[str, int] | None:
+def count_source_rows(
+    plan: Any, name_of: Callable[[Any], str | None], tag: Any = None
+) -> dict[str, int] | None:
     """Count the rows that a finished batch has read, by source; None if unknown.
 
     Args:
         plan: the executed plan.
         name_of: returns the source of a scan; None if unknown, whose rows have an empty name.
+        tag: of a batch job, that of its named leaves.
     """
     from py4j.protocol import Py4JError
 
     try:
         # Adaptive execution drops a stage that turns out to have no rows, scans and all.
         plans = (plan, plan.initialPlan()) if _is_adaptive(plan) else (plan,)
-        counts = [_rows_by_source(each, name_of) for each in plans]
+        counts = [_rows_by_source(each, name_of, tag) for each in plans]
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
@@ -348,9 +353,9 @@ def count_source_rows(plan: Any, name_of: Callable[[Any], str | None]) -> dict[s
     return {name: max(each.get(name, 0) for each in counts) for name in names}
 
 
-def _rows_by_source(plan: Any, name_of: Callable[[Any], str | None]) -> dict[str, int]:
+def _rows_by_source(plan: Any, name_of: Callable[[Any], str | None], tag: Any) -> dict[str, int]:
     rows: dict[str, int] = {}
-    for leaf in source_scans(plan):
+    for leaf in source_scans(plan, tag):
         name = name_of(leaf) or ""
         rows[name] = rows.get(name, 0) + rows_of(leaf)
     return rows

@@ -23,7 +23,8 @@ from airflow_provider.runtime.queries.output_locations import (
     sinks_of,
 )
 from airflow_provider.runtime.queries.params import Params
-from airflow_provider.runtime.queries.plan import has_operators, is_streaming, operations
+from airflow_provider.runtime.queries.plan import is_streaming, name_leaves, operations
+from airflow_provider.runtime.queries.planned_operators import has_operators
 from airflow_provider.runtime.queries.query import QueryDefinition, check_query, sources_of
 from airflow_provider.runtime.queries.read_options import (
     check_end,
@@ -210,6 +211,8 @@ class JobContext:
             )
             raise ConfigError(msg)
         df = source.load(self.spark, streaming=not self._is_batch)
+        if self._is_batch:
+            name_leaves(df, name)
         self._sources += [source] if source.also is None else [source, source.also]
         return df
 

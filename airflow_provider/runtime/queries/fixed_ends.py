@@ -244,7 +244,7 @@ class FixedEnds:
 
 
 _ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
-_PYTHON: Final = "PythonMicroBatchStream"  # what the names of its classes begin with
+_SOURCE: Final = "org.apache.spark.sql.execution.streaming.Source"  # Delta's is one
 MOST_FILES: Final = 1_000_000  # their names are some 100 MB, which one document can have
 
 
@@ -320,12 +320,26 @@ def _end_of(
     if not tells_its_end(source.format, source.ends):
         log.info("source=%s ends when it has no more rows, in each attempt", source.name)
         return None
-    asks = able and (source.format.lower() == "kafka" or kind.startswith(_PYTHON))
-    if asks and line != NO_OFFSET:
-        limits = planned.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
-        reached = stream.latestOffset(stream.deserializeOffset(line), limits.allAvailable())
-        line = str(reached.json()) if reached is not None else line
+    if able and line != NO_OFFSET:
+        line = _reach_of(planned.jvm, stream, line)
     return SourceEnd(source.name, location, offset=line)
+
+
+def _reach_of(jvm: Any, stream: Any, line: str) -> str:
+    """Return the offset up to which the query reads in this start; a batch has a limit of its own.
+
+    A stream that supports ``availableNow`` keeps to the offset that it found at the start.
+    """
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    is_first_interface = jvm.java.lang.Class.forName(_SOURCE).isInstance(stream)
+    start = (
+        streaming.SerializedOffset.apply(line)
+        if is_first_interface
+        else stream.deserializeOffset(line)
+    )
+    limits = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+    reached = stream.latestOffset(start, limits.allAvailable())
+    return line if reached is None else str(reached.json())
 
 
 def _check_partitions(

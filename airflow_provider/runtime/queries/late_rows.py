@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.jobdir.epoch_documents import LateCount
-from airflow_provider.runtime.queries.plan import (
-    executed,
-    has_state,
-    items,
-    operator_id,
-)
+from airflow_provider.runtime.queries.plan import executed, has_state, items, operator_id
 from airflow_provider.runtime.queries.taps import quarantine_columns, row_as_json
 from airflow_provider.runtime.spark.versions import class_named, engine_object
 

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import collections.abc
-import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.operator_kinds import (
-    AGGREGATION,
-    JOIN,
-    LIMIT,
-    SESSIONS,
     Setting,
-    StateLayout,
-    kind_named,
     kind_of_node,
 )
-from airflow_provider.runtime.checkpoint.operators import type_text
-from airflow_provider.runtime.checkpoint.topology import OperatorShape, StateColumn
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.queries.eviction import stuck_sides
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
 from airflow_provider.runtime.spark.versions import (
-    class_named,
-    condition_of,
     engine_class,
-    engine_object,
     file_entry,
+    reads_stream,
     stream_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
 
@@ -50,6 +38,8 @@ STREAM_SCAN: Final = "MicroBatchScanExec"
 _BATCH_SCAN: Final = "BatchScanExec"
 _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
 _WATERMARK: Final = "EventTimeWatermark"
+STATE_WRITER: Final = "StateStoreWriter"
+"""What each stateful operator of a physical plan is."""
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -63,11 +53,35 @@ def source_names(df: DataFrame) -> list[str | None]:
 
 def named_leaves(df: DataFrame) -> Iterator[tuple[Any, str | None]]:
     """Yield the leaves of the analyzed plan that read a source, with its name."""
+    tag = source_tag(df.sparkSession._jvm)
     for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
         options = _stream_options(leaf)
         name = option_of(options or _table_options(leaf), SOURCE_OPTION)
+        if options is None and name is None:
+            name = _tagged(leaf, tag)
         if options is not None or name is not None:
             yield leaf, name
+
+
+def name_leaves(df: DataFrame, source: str) -> None:
+    """Name those leaves of a static *df* that keep no options of their reader, such as Delta's.
+
+    Spark copies a tag with each change of the plan.
+    """
+    tag = source_tag(df.sparkSession._jvm)
+    for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
+        if option_of(_table_options(leaf), SOURCE_OPTION) is None:
+            leaf.setTagValue(tag, source)
+
+
+def source_tag(jvm: Any) -> Any:
+    """Return the tag with which :func:`name_leaves` names a leaf."""
+    return jvm.org.apache.spark.sql.catalyst.trees.TreeNodeTag(SOURCE_OPTION)
+
+
+def _tagged(leaf: Any, tag: Any) -> str | None:
+    found = leaf.getTagValue(tag)
+    return str(found.get()) if found.isDefined() else None
 
 
 def operator_id(node: Any) -> int:
@@ -159,7 +173,7 @@ def executed(plan: Any) -> Iterator[Any]:
 
 def has_state(plan: Any, jvm: Any) -> bool:
     """Whether an executed plan reads state, which must not happen a second time."""
-    writer = jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
+    writer = jvm.java.lang.Class.forName(engine_class(jvm, STATE_WRITER))
     return any(writer.isInstance(node) for node in executed(plan))
 
 
@@ -249,25 +263,43 @@ def _inside(node: Any) -> Any | None:
     return node.plan() if kind.endswith("QueryStageExec") else None
 
 
-def source_scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves that read a source of the job."""
+def source_scans(plan: Any, tag: Any = None) -> Iterator[Any]:
+    """Yield the leaves that read a source of the job; a batch job's may have no name but *tag*."""
     for leaf in leaves(plan):
         kind = leaf.getClass().getSimpleName()
         if kind == STREAM_SCAN:
             yield leaf
         elif kind == FILE_SCAN:
             name = option_of(leaf.relation().options(), SOURCE_OPTION)
-            if name is not None and not is_marker(name):
+            # A connector, such as Delta's, makes its scans without the options of its reader.
+            if name is None:
+                is_ours = reads_stream(leaf) or (tag is not None and _linked(leaf, tag) is not None)
+            else:
+                is_ours = not is_marker(name)
+            if is_ours:
                 yield leaf
 
 
-def source_of(leaf: Any, sources: Iterable[tuple[Any, str]]) -> str | None:
+def source_of(leaf: Any, sources: Iterable[tuple[Any, str]], tag: Any = None) -> str | None:
     """Return the name of the source, one of *sources*, that a leaf of an executed plan reads."""
     stream = stream_of(leaf)
     if stream is not None:
         return next((name for each, name in sources if each.equals(stream)), None)
-    is_file_scan = leaf.getClass().getSimpleName() == FILE_SCAN
-    return option_of(leaf.relation().options(), SOURCE_OPTION) if is_file_scan else None
+    if leaf.getClass().getSimpleName() != FILE_SCAN:
+        return None
+    name = option_of(leaf.relation().options(), SOURCE_OPTION)
+    return _linked(leaf, tag) if name is None and tag is not None else name
+
+
+def _linked(leaf: Any, tag: Any) -> str | None:
+    """Return the name of a leaf of an executed plan by that of its logical plan."""
+    link = leaf.logicalLink()
+    named = (
+        (_tagged(each, tag) for each in items(link.get().collectLeaves()))
+        if link.isDefined()
+        else ()
+    )
+    return next(filter(None, named), None)
 
 
 def rows_of(leaf: Any) -> int:
@@ -291,201 +323,3 @@ def private_value(instance: Any, name: str) -> Any:
 def listed_files(listed: Any) -> Iterator[tuple[str, int]]:
     """Yield path and modification time in milliseconds of each file of a listing, in one call."""
     return map(file_entry, filter(None, str(listed.mkString("\n")).split("\n")))
-
-
-_STATE_WRITER: Final = "StateStoreWriter"
-_REUSED: Final = "ReusedExchangeExec"
-_STREAM: Final = "StreamingRelationExec"
-_BUG: Final = "INTERNAL_ERROR"
-
-
-class PlannedOperator(NamedTuple):
-    """A stateful operator of a query that is not started; None where types are unknown.
-
-    *setting* decides which rows it keeps: a join's type, what fires its timers, or the output mode;
-    *below* has the operators whose rows reach it; *stuck* says which rows it never writes, and why.
-    """
-
-    shape: OperatorShape
-    setting: str
-    below: frozenset[int]
-    key_types: tuple[str, ...] | None
-    columns: tuple[StateColumn, ...] | None
-    stuck: tuple[str, ...] = ()
-
-
-def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
-    """Return the shapes of operators, by id."""
-    return tuple(sorted(each.shape for each in planned))
-
-
-def plan_operators(
-    df: DataFrame, output_mode: str, names: Sequence[str]
-) -> tuple[PlannedOperator, ...] | None:
-    """Return the stateful operators of *df* as a query, without starting it; lower ones first."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    is_planning = False
-    try:
-        execution = _plan_batch(df, output_mode)
-        is_planning = True
-        plan = execution.executedPlan()
-        is_planning = False
-        leaves = zip(named_leaves(df), names, strict=True)
-        columns = {column: name for (leaf, _), name in leaves for column in column_ids(leaf)}
-        walk = _PhysicalWalk(df.sparkSession._jvm, columns, output_mode)
-        walk.visit(plan)
-        return tuple(walk.found)
-    except (Py4JError, PySparkException) as error:
-        is_bug = isinstance(error, Py4JError) or (condition_of(error) or "").startswith(_BUG)
-        if is_planning and not is_bug:  # the job's mistake, not one in looking
-            raise
-        log.warning("stateful operators are not known before the query starts: %s", error)
-        return None
-
-
-def has_operators(df: DataFrame, output_mode: str) -> bool:
-    """Whether *df* has a stateful operator when it is run as a stream."""
-    names = [name or str(position) for position, name in enumerate(source_names(df))]
-    return bool(plan_operators(df, output_mode, names))
-
-
-def _under(node: Any) -> Iterator[Any]:
-    kind = node.getClass().getSimpleName()
-    if kind == ADAPTIVE:
-        yield node.inputPlan()
-    elif kind == _REUSED:
-        yield node.child()
-    else:
-        yield from items(node.children())
-
-
-def _within(node: Any) -> Iterator[Any]:
-    yield node
-    for child in _under(node):
-        yield from _within(child)
-
-
-def _plan_batch(df: DataFrame, output_mode: str) -> Any:
-    """Return the JVM's ``IncrementalExecution``; its parameters differ between Spark's versions."""
-    jvm: Any = df.sparkSession._jvm
-    query = df._jdf.queryExecution()
-    name = engine_class(jvm, "IncrementalExecution")
-    parameters = jvm.java.lang.Class.forName(name).getConstructors()[0].getParameterTypes()
-    given = {
-        "SparkSession": query.sparkSession,
-        "LogicalPlan": query.analyzed,
-        "OutputMode": getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.title()),
-        "String": lambda: "<not started>",
-        "UUID": jvm.java.util.UUID.randomUUID,
-        "long": lambda: 0,
-        "boolean": lambda: False,  # is it the first batch, which writes the operators' metadata?
-        "Option": jvm.scala.Option.empty,
-        "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
-        "OffsetSeqMetadata": lambda: _no_offsets(jvm),
-        "WatermarkPropagator": lambda: engine_object(jvm, "WatermarkPropagator").noop(),
-    }
-    execution = class_named(jvm, name)
-    arguments = []
-    for index, parameter in enumerate(parameters, start=1):
-        default = f"$lessinit$greater$default${index}"
-        make = given.get(parameter.getSimpleName())
-        make = make or getattr(execution, default)
-        arguments.append(make())
-    return execution(*arguments)
-
-
-def _no_offsets(jvm: Any) -> Any:
-    metadata = engine_object(jvm, "OffsetSeqMetadata")
-    return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
-
-
-class _PhysicalWalk:
-    def __init__(self, jvm: Any, names: Mapping[int, str], output_mode: str) -> None:
-        self.found: list[PlannedOperator] = []
-        self._jvm = jvm
-        self._writer = jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
-        self._names = names
-        self._output_mode = output_mode
-
-    def visit(self, plan: Any) -> tuple[dict[str | None, None], frozenset[int]]:
-        if plan.getClass().getSimpleName() in {_STREAM, _REUSED}:
-            return self._read(plan)
-        sources: dict[str | None, None] = {}
-        below: frozenset[int] = frozenset()
-        by_child = [self.visit(child) for child in _under(plan)]
-        for more, operators in by_child:
-            sources |= more
-            below |= operators
-        if not self._writer.isInstance(plan):
-            return sources, below
-        number, kind = operator_id(plan), str(plan.shortName())
-        setting = kind_named(kind).setting
-        is_join = setting is Setting.JOIN_TYPE
-        shape = OperatorShape(
-            number,
-            kind,
-            None if None in sources else tuple(sources),
-            keys=_join_keys(plan) if is_join else None,
-        )
-        kept = str(getattr(plan, setting.value)()) if setting else self._output_mode
-        stuck = stuck_sides(self._jvm, plan, [each for each, _ in by_child]) if is_join else ()
-        self.found.append(PlannedOperator(shape, kept, below, *_state_of(plan, kind), stuck))
-        return sources, below | {number}
-
-    def _read(self, plan: Any) -> tuple[dict[str | None, None], frozenset[int]]:
-        # A reused exchange reads its own sources, and not those of the exchange under it.
-        named = {self._names.get(each): None for each in column_ids(plan)}
-        named.pop(None, None)
-        nodes = list(_within(plan))
-        streams = sum(node.getClass().getSimpleName() == _STREAM for node in nodes)
-        below = frozenset(operator_id(node) for node in nodes if self._writer.isInstance(node))
-        return (named if len(named) == streams else {None: None}), below
-
-
-def _state_of(
-    node: Any, kind: str
-) -> tuple[tuple[str, ...] | None, tuple[StateColumn, ...] | None]:
-    from py4j.protocol import Py4JError
-
-    try:
-        if kind == JOIN:
-            sides = _columns(node.left().schema()) + _columns(node.right().schema())
-            return _types(node.leftKeys()), sides
-        if kind == AGGREGATION:
-            kept = node.stateManager().getStateValueSchema()
-            return _types(node.keyExpressions()), _columns(kept)
-        if kind == SESSIONS:
-            return _types(node.keyExpressions()), _columns(node.child().schema())
-        layout = kind_named(kind).layout
-        if layout is StateLayout.GROUPS:
-            kept = node.stateManager().stateSchema()
-            return _types(node.groupingAttributes()), _columns(kept)
-        if layout is StateLayout.KEYED and kind != LIMIT:
-            return _types(node.keyExpressions()), None
-    except (Py4JError, TypeError) as error:
-        log.debug("the columns that %s keeps are not known: %s", kind, error)
-    return None, None
-
-
-def _types(expressions: Any) -> tuple[str, ...]:
-    return tuple(type_text(json.loads(each.dataType().json())) for each in items(expressions))  # noqa: TID251 - Spark's own
-
-
-def _columns(schema: Any) -> tuple[StateColumn, ...]:
-    fields = json.loads(schema.json())["fields"]  # noqa: TID251 - Spark's own
-    return tuple(StateColumn(each["name"], type_text(each["type"])) for each in fields)
-
-
-def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
-    sides = zip(items(plan.leftKeys()), items(plan.rightKeys()), strict=True)
-    return tuple(
-        tuple(dict.fromkeys(name for each in pair if (name := _column_name(each)) is not None))
-        for pair in sides
-    )
-
-
-def _column_name(expression: Any) -> str | None:
-    is_column = expression.getClass().getSimpleName() == "AttributeReference"
-    return str(expression.name()) if is_column else None

@@ -28,11 +28,10 @@ from airflow_provider.runtime.queries.plan import (
     check_supported,
     is_streaming,
     named_leaves,
-    plan_operators,
-    shapes_of,
     source_names,
     sources_under_a_watermark,
 )
+from airflow_provider.runtime.queries.planned_operators import plan_operators, shapes_of
 from airflow_provider.runtime.queries.source import (
     UNKNOWN_FORMAT,
     SourceBinding,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape
     from airflow_provider.runtime.jobdir.end_of_input import EndedSources
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.plan import PlannedOperator
+    from airflow_provider.runtime.queries.planned_operators import PlannedOperator
     from airflow_provider.runtime.queries.taps import Tap
 
 

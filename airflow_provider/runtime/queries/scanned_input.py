@@ -164,6 +164,8 @@ class _Scans:
         locations = self._locations_of(leaf)
         if not locations or is_marker(locations[0].name):  # which are removed when they are read
             return
+        if locations[0].folder is None:  # a connector's, of which Spark logs no files
+            return
         scanned = list(_scanned(leaf.relation().location().allFiles()))
         paths = [path for path, _ in scanned]
         listed = [files for each in locations for files in self._listed(batch, each, logs)]

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import END_MS, is_marker, put_marker
-from airflow_provider.runtime.queries.plan import (
-    executed,
-    items,
-    leaves,
-    rows_of,
-    source_of,
-)
+from airflow_provider.runtime.queries.plan import executed, items, leaves, rows_of, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
