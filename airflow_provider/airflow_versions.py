@@ -73,8 +73,7 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and would take an
         if name in _RETRY_POLICIES:  # a class must have a base, also where it cannot be made
             return getattr(importlib.import_module("airflow.sdk"), name, object)
         if name not in _LOCATIONS:  # such as what importing asks every module for
-            msg = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return find_name(name, _LOCATIONS[name])
 
 
@@ -89,8 +88,7 @@ def find_name(name: str, locations: Sequence[str]) -> Any:
             return getattr(importlib.import_module(location), name)
         except (ImportError, AttributeError):
             continue
-    msg = f"Airflow {version()} has no {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"Airflow {version()} has no {name!r}")
 
 
 def check_retry_policies(name: str) -> None:
@@ -105,11 +103,10 @@ def check_retry_policies(name: str) -> None:
     if not hasattr(importlib.import_module("airflow.sdk"), "RetryPolicy"):
         from airflow_provider.runtime.errors import ConfigError
 
-        msg = (
+        raise ConfigError(
             f"{name}: Airflow {version()} has no retry policies; leave retry_policy= out, and give "
             "retries= and retry_delay=, or upgrade Airflow to 3.3"
         )
-        raise ConfigError(msg)
 
 
 @functools.cache
@@ -130,8 +127,7 @@ def _gauge() -> Any:
         if _can_import(location):
             module = importlib.import_module(location)
             return module.gauge if hasattr(module, "gauge") else module.Stats.gauge
-    msg = f"Airflow {version()} has stats in none of {', '.join(_STATS)}"
-    raise ImportError(msg)
+    raise ImportError(f"Airflow {version()} has stats in none of {', '.join(_STATS)}")
 
 
 def send_gauge(name: str, value: float, tags: Mapping[str, str] | None) -> None:

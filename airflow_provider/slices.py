@@ -87,11 +87,10 @@ class Slice:
 
     def _timed(self) -> Interval:
         if self.interval is None:
-            msg = (
+            raise NoSliceError(
                 f"the partition key {self.key!r} is no time, so this slice has neither start nor "
                 "end; use slice.key or slice.name"
             )
-            raise NoSliceError(msg)
         return self.interval
 
 
@@ -140,14 +139,13 @@ def slice_of(context: Mapping[str, Any]) -> Slice:
         return found
     empty = facts.data_interval
     seen = "no data interval" if empty is None else f"an empty data interval at {empty[0]}"
-    msg = (
+    raise NoSliceError(
         f"run {facts.run!r}: its slice is not known: it has no partition key, "
         f"{seen}, and no configuration. Give the DAG a timetable with intervals, such as "
         "CronDataIntervalTimetable, or with partitions, such as CronPartitionTimetable; or trigger "
         f'it with a logical date, or with {{"{INTERVAL_START}": …, "{INTERVAL_END}": …}} or '
         f'{{"{PARTITION_KEY}": …}} as its configuration'
     )
-    raise NoSliceError(msg)
 
 
 def choose_slice(facts: RunFacts) -> Slice | None:
@@ -165,8 +163,9 @@ def choose_slice(facts: RunFacts) -> Slice | None:
     if key is None and interval is None:
         return None
     if key is not None and (not isinstance(key, str) or not key):
-        msg = f"run {facts.run!r}: {PARTITION_KEY} {key!r} in its configuration: write a text"
-        raise NoSliceError(msg)
+        raise NoSliceError(
+            f"run {facts.run!r}: {PARTITION_KEY} {key!r} in its configuration: write a text"
+        )
     return Slice(key, interval)
 
 
@@ -213,14 +212,14 @@ def _configured(facts: RunFacts) -> Interval | None:
     try:
         start, end = (_moment(value) for value in given)
     except (TypeError, ValueError) as error:
-        msg = (
+        raise NoSliceError(
             f"run {facts.run!r}: {INTERVAL_START} {given[0]!r} and {INTERVAL_END} {given[1]!r} in "
             "its configuration: write two times such as 2026-01-01T00:00:00Z"
-        )
-        raise NoSliceError(msg) from error
+        ) from error
     if start >= end:
-        msg = f"run {facts.run!r}: its configuration has an interval from {start} to {end}: empty"
-        raise NoSliceError(msg)
+        raise NoSliceError(
+            f"run {facts.run!r}: its configuration has an interval from {start} to {end}: empty"
+        )
     return start, end
 
 

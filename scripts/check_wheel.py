@@ -92,13 +92,11 @@ def check(scratch: Path) -> None:
     expected = f"{DISTRIBUTION}=={wheel.name.split('-')[1]}"
     providers = run(python, "-c", LIST_PROVIDERS).split()
     if expected not in providers:
-        msg = f"Airflow does not list {expected}, only {', '.join(providers)}"
-        raise WheelError(msg)
+        raise WheelError(f"Airflow does not list {expected}, only {', '.join(providers)}")
     say("starting spark-stream")
     usage = run(str(Path(python).with_name("spark-stream")), "--help")
     if "usage: spark-stream" not in usage:
-        msg = f"spark-stream --help says {usage[:200]!r}"
-        raise WheelError(msg)
+        raise WheelError(f"spark-stream --help says {usage[:200]!r}")
 
 
 def say(step: str) -> None:
@@ -126,8 +124,7 @@ def modules_of(wheel: Path) -> list[str]:
     files = [path for path in (ROOT / PACKAGE).rglob("*") if path.is_file()]
     there = {str(path.relative_to(ROOT)) for path in files if path.parent.name != "__pycache__"}
     if names != there:
-        msg = f"wheel and checkout differ in {', '.join(sorted(names ^ there))}"
-        raise WheelError(msg)
+        raise WheelError(f"wheel and checkout differ in {', '.join(sorted(names ^ there))}")
     paths = [Path(name).with_suffix("") for name in names if name.endswith(".py")]
     return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths)
 
@@ -175,8 +172,9 @@ def output_of(
     )
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
-        msg = f"exit code {done.returncode} of {Path(command[0]).name} {command[1]} {command[2]}"
-        raise WheelError(msg)
+        raise WheelError(
+            f"exit code {done.returncode} of {Path(command[0]).name} {command[1]} {command[2]}"
+        )
     return done.stdout
 
 

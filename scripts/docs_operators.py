@@ -185,8 +185,7 @@ def _defined(name: str, module: str) -> tuple[ast.AST, str] | None:
 def _class(name: str, module: str) -> Source:
     found = _defined(name, module)
     if found is None or not isinstance(found[0], ast.ClassDef):
-        msg = f"{module} has no class {name}"
-        raise LookupError(msg)
+        raise LookupError(f"{module} has no class {name}")
     return Source(found[0], found[1])
 
 
@@ -204,8 +203,7 @@ def _value(node: ast.AST, module: str) -> Any:
         case ast.Attribute(value=member, attr="value"):  # of an enumeration
             return _value(member, module)
         case _:
-            msg = f"{module}: {ast.unparse(node)} is no literal"
-            raise LookupError(msg)
+            raise LookupError(f"{module}: {ast.unparse(node)} is no literal")
 
 
 def _parts(node: ast.expr, module: str) -> Sequence[Any]:

@@ -117,11 +117,9 @@ def lay_out() -> None:
     files = site_files()
     pages = {name for name in files if name.endswith(".md")}
     if files["operators.md"] != relinked("docs/operators.md", docs_operators.page()):
-        msg = "docs/operators.md differs from the code: run scripts/docs_operators.py"
-        raise PageError(msg)
+        raise PageError("docs/operators.md differs from the code: run scripts/docs_operators.py")
     if missing := sorted(set(named_in(navigation())) ^ pages):
-        msg = f"{missing[0]} is a page that the nav of mkdocs.yml lacks, or the reverse"
-        raise PageError(msg)
+        raise PageError(f"{missing[0]} is a page that the nav of mkdocs.yml lacks, or the reverse")
     check_links(files)
     for path in SOURCE.rglob("*"):
         if path.is_file() and path.relative_to(SOURCE).as_posix() not in files:
@@ -142,8 +140,7 @@ def check_links(files: Mapping[str, bytes]) -> None:
                     posixpath.normpath(posixpath.join(posixpath.dirname(name), link[1]))
                     not in files
                 ):
-                    msg = f"{name} links {link[1]}, which is not there"
-                    raise PageError(msg)
+                    raise PageError(f"{name} links {link[1]}, which is not there")
 
 
 def site_files() -> dict[str, bytes]:
@@ -173,8 +170,7 @@ def location_of(name: str) -> str:
         return f"repository/{name.lower()}"
     if name.startswith("dags/") and name.endswith(".py"):
         return f"repository/{name.removesuffix('.py')}.md"
-    msg = f"{name} has no page in the site"
-    raise PageError(msg)
+    raise PageError(f"{name} has no page in the site")
 
 
 def relinked(name: str, text: str) -> bytes:
@@ -190,8 +186,7 @@ def relinked(name: str, text: str) -> bytes:
         try:
             location = location_of(f"{target}/README.md" if has_pages else target)
         except PageError as error:
-            msg = f"{name} links {link[1]}: {error}; quote its name instead"
-            raise PageError(msg) from None
+            raise PageError(f"{name} links {link[1]}: {error}; quote its name instead") from None
         return posixpath.relpath(location, here or ".") + (link[2] or "")
 
     return rendered(

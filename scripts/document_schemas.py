@@ -154,8 +154,7 @@ def _generic(origin: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     if origin in {dict, collections.abc.Mapping}:
         names = {} if args[0] is str else {"propertyNames": schema_of(args[0])}
         return {"type": "object", "additionalProperties": schema_of(args[1]), **names}
-    msg = f"{origin!r} has no schema"
-    raise TypeError(msg)
+    raise TypeError(f"{origin!r} has no schema")
 
 
 def _annotated(args: tuple[Any, ...]) -> dict[str, Any]:

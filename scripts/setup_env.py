@@ -71,20 +71,18 @@ def ensure_java() -> None:
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     version = java_version(java)
     if home and version < MINIMUM_JAVA:
-        msg = (
+        raise SetupError(
             f"JAVA_HOME={home} is {describe_java(version)}; Spark needs Java {MINIMUM_JAVA} or "
             "newer: point JAVA_HOME at one, or unset it"
         )
-        raise SetupError(msg)
     if version < MINIMUM_JAVA:
         install_java(version)
         version = java_version(shutil.which("java"))
     if version < MINIMUM_JAVA:
-        msg = (
+        raise SetupError(
             f"`java` is still {describe_java(version)}: point JAVA_HOME at a Java "
             f"{MINIMUM_JAVA} or newer"
         )
-        raise SetupError(msg)
     say(f"Java {version}")
 
 
@@ -105,11 +103,10 @@ def describe_java(version: int) -> str:
 def install_java(found: int) -> None:
     """Install the first Java package that this Debian has."""
     if not can_install():
-        msg = (
+        raise SetupError(
             f"Spark needs Java {MINIMUM_JAVA} or newer (found: {describe_java(found)}): install "
             f"one, for example the package {JAVA_PACKAGES[0]}, or set JAVA_HOME"
         )
-        raise SetupError(msg)
     say("Java is missing: installing it")
     apt_install(JAVA_PACKAGES)
 
@@ -132,8 +129,7 @@ def apt_install(candidates: tuple[str, ...]) -> None:
             command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
             quietly(command, environment, f"{package} could not be installed")
             return
-    msg = f"this system's package lists have none of: {', '.join(candidates)}"
-    raise SetupError(msg)
+    raise SetupError(f"this system's package lists have none of: {', '.join(candidates)}")
 
 
 # --- Python -------------------------------------------------------------------------------------
@@ -176,18 +172,16 @@ def find_python(wanted: str | None) -> str:
     """Return the interpreter to use: *wanted*, else this one, else the newest on the path."""
     if wanted:
         if probe(wanted)[:2] not in SUPPORTED:
-            msg = f"PYTHON={wanted} is not a Python {supported_range()} that runs"
-            raise SetupError(msg)
+            raise SetupError(f"PYTHON={wanted} is not a Python {supported_range()} that runs")
         return resolved(wanted)
     names = [sys.executable, *(f"python{dotted(v)}" for v in reversed(SUPPORTED))]
     usable = [name for name in names if probe(name)[:2] in SUPPORTED]
     if not usable:
         this = dotted(sys.version_info[:2])
-        msg = (
+        raise SetupError(
             f"Python {supported_range()} is needed, this is {this}: "
             "install one and set PYTHON to it"
         )
-        raise SetupError(msg)
     programs = [resolved(name) for name in usable]
     return next(filter(has_ensurepip, programs), programs[0])
 
@@ -217,8 +211,7 @@ def ensure_ensurepip(python: str) -> None:
         say("the venv module is missing: installing it")
         apt_install((package, "python3-venv"))
     if not has_ensurepip(python):
-        msg = f"{python} has no venv module: install {package}, or set PYTHON"
-        raise SetupError(msg)
+        raise SetupError(f"{python} has no venv module: install {package}, or set PYTHON")
 
 
 def dotted(version: tuple[int, ...]) -> str:

@@ -231,8 +231,7 @@ def install(version: str) -> Path:
     command = [*PIP, "install", "--quiet", "--no-warn-conflicts", "--target", str(unfinished)]
     done = subprocess.run([*command, *wanted], check=False)
     if done.returncode != 0:
-        msg = f"PySpark {version} could not be installed into {unfinished}"
-        raise VersionsError(msg)
+        raise VersionsError(f"PySpark {version} could not be installed into {unfinished}")
     unfinished.replace(folder)
     return folder
 

@@ -169,8 +169,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         if item.get_closest_marker("alone") and "tests/perf/" not in item.nodeid:
-            msg = f"{item.nodeid}: `make test-ci` looks for tests to run alone in tests/perf only"
-            raise pytest.UsageError(msg)
+            raise pytest.UsageError(
+                f"{item.nodeid}: `make test-ci` looks for tests to run alone in tests/perf only"
+            )
     items.sort(key=_order)
     worker = getattr(config, "workerinput", {})
     if table := worker.get("lanes"):

@@ -63,8 +63,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _named(text: str) -> tuple[str, str]:
     name, is_given, value = text.partition("=")
     if not is_given:
-        msg = f"{text!r} is no NAME=VALUE"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
     return name, value
 
 

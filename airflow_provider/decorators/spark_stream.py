@@ -56,8 +56,9 @@ class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
         **kwargs: Any,
     ) -> None:
         if inspect.iscoroutinefunction(python_callable):
-            msg = f"@task.spark_stream: {python_callable.__name__} is async; write a plain function"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"@task.spark_stream: {python_callable.__name__} is async; write a plain function"
+            )
         super().__init__(
             python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
         )
@@ -79,11 +80,10 @@ class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
         given = determine_kwargs(self.python_callable, self.op_args, names)
         returned = self.python_callable(*self.op_args, **given)
         if returned is not None and not isinstance(returned, Mapping):
-            msg = (
+            raise ConfigError(
                 f"@task.spark_stream: {self.python_callable.__name__} has returned "
                 f"{type(returned).__name__}; return the job's parameters by name, or None"
             )
-            raise ConfigError(msg)
         found = dict(returned or {})
         check_params(found)
         return found

@@ -63,5 +63,4 @@ def _read(option: str) -> str:
 
 
 def _refuse(option: str, value: str, needed: str) -> NoReturn:
-    msg = f"[{SECTION}] {option} = {value!r} in Airflow's configuration: {needed}"
-    raise ConfigError(msg)
+    raise ConfigError(f"[{SECTION}] {option} = {value!r} in Airflow's configuration: {needed}")

@@ -76,8 +76,9 @@ class Link:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            msg = f"{self.url!r} is no address of a link: begin it with https:// or http://"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self.url!r} is no address of a link: begin it with https:// or http://"
+            )
 
 
 Value = str | int | float | bool | None | Bytes | Moment | Link

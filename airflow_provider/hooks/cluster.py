@@ -84,8 +84,9 @@ class ClusterHook(DriverHook):
         storage = open_storage(job_dir)
         is_here = local_path_of(job_dir) is not None
         if not storage.shared or (is_here and not self._choice.launcher_kind.reads_local_paths):
-            msg = f"{job_dir}: a driver on {self._choice.kind} cannot reach it; use a bucket"
-            raise UnsupportedStorageError(msg)
+            raise UnsupportedStorageError(
+                f"{job_dir}: a driver on {self._choice.kind} cannot reach it; use a bucket"
+            )
         check_format(storage)
         self._shipped(entry)
         self._check_options(has_secrets=has_secrets)
@@ -199,25 +200,24 @@ class ClusterHook(DriverHook):
         if location is None:
             return entry, files
         if "://" not in location:
-            msg = (
+            raise ConfigError(
                 f"entry {entry!r}: a cluster cannot read that file; upload it and write its "
                 "address, such as s3://BUCKET/FILE.py:FUNC, or name a module of py_files"
             )
-            raise ConfigError(msg)
         return shipped_entry(entry), [*files, location]
 
     def _check_options(self, *, has_secrets: bool) -> None:
         for name in _OF_SPARK_SUBMIT:
             if getattr(self._options, name):
-                msg = f"{name}: is for spark-submit, and not for {self._choice.kind}; leave it out"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{name}: is for spark-submit, and not for {self._choice.kind}; leave it out"
+                )
         if self._options.env_vars or has_secrets:
             what = "secret_params" if has_secrets else "env_vars"
-            msg = (
+            raise ConfigError(
                 f"{what}: the environment of a driver on {self._choice.kind} is the cluster's, and "
                 "its service shows what it is given; let the driver's role read the secret"
             )
-            raise ConfigError(msg)
 
 
 def hook_of(launcher: Mapping[str, Any] | None) -> DriverHook:

@@ -63,11 +63,10 @@ def check_submission(submission: Submission) -> str:
 def _submit_binary(name: str, environ: Mapping[str, str]) -> str:
     found = shutil.which(name, path=environ.get("PATH", ""))
     if found is None:
-        msg = (
+        raise ConfigError(
             f"{name} is not on PATH; install pyspark into the environment of Airflow, or put the "
             "folder bin of a Spark on PATH"
         )
-        raise ConfigError(msg)
     return f"{name} is {found}"
 
 
@@ -78,15 +77,13 @@ def check_pyspark(environ: Mapping[str, str]) -> str:
     needed = _needed_pyspark()
     if version is None or not needed.specifier.contains(version, prereleases=True):
         what = f"PySpark {version}" if version is not None else "no PySpark"
-        msg = f"{home} has {what}; install {needed}, or set SPARK_HOME to such a Spark"
-        raise ConfigError(msg)
+        raise ConfigError(f"{home} has {what}; install {needed}, or set SPARK_HOME to such a Spark")
     jars = version_at(home)
     if jars is not None and not version.startswith(jars.partition("-")[0]):  # then a vendor's name
-        msg = (
+        raise ConfigError(
             f"{home} has the Python files of PySpark {version} and the jars of Spark {jars}; "
             f"restore them: pip install --force-reinstall --no-deps pyspark=={jars}"
         )
-        raise ConfigError(msg)
     return f"PySpark is {version}"
 
 
@@ -123,23 +120,22 @@ def _master(master: str, environ: Mapping[str, str]) -> str:
     if master.startswith("k8s://"):
         return _kubernetes(master)
     shown = shown_address(master)
-    msg = f"{shown!r} is no master of Spark's; the connection's host is one of {_MASTERS}"
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"{shown!r} is no master of Spark's; the connection's host is one of {_MASTERS}"
+    )
 
 
 def _yarn(environ: Mapping[str, str]) -> str:
     names = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
     given = {name: environ[name] for name in names if environ.get(name)}
     if not given:
-        msg = (
+        raise ConfigError(
             f"master yarn: neither {' nor '.join(names)} is set; set one, in the environment of "
             "Airflow's workers, to the folder that has yarn-site.xml"
         )
-        raise ConfigError(msg)
     for name, folder in given.items():
         if not Path(folder).is_dir():
-            msg = f"master yarn: {name} is {folder}, which is no folder; set it to one"
-            raise ConfigError(msg)
+            raise ConfigError(f"master yarn: {name} is {folder}, which is no folder; set it to one")
     return f"yarn is configured in {', '.join(given.values())}"
 
 
@@ -154,11 +150,10 @@ def _standalone(master: str) -> str:
             refused.append(f"{shown_address(address)}: {error}")
         else:
             return f"spark://{shown_address(address)} answers"
-    msg = (
+    raise ConfigError(
         f"{shown_address(master)} does not answer ({'; '.join(refused)}); start the master, or "
         "correct the connection's host and port"
     )
-    raise ConfigError(msg)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
@@ -168,8 +163,9 @@ def _host_and_port(address: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or not port:
-        msg = f"{shown_address(address)}: names no host and port; write one of {_MASTERS}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{shown_address(address)}: names no host and port; write one of {_MASTERS}"
+        )
     return host, port
 
 
@@ -181,8 +177,9 @@ def _kubernetes(master: str) -> str:
     if "://" not in address:
         address = f"https://{address}"  # as Spark takes it
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).hostname:
-        msg = f"{shown_address(master)}: names no address of an API server; write one of {_MASTERS}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{shown_address(master)}: names no address of an API server; write one of {_MASTERS}"
+        )
     try:
         urllib.request.urlopen(address, timeout=ANSWER_S).close()  # noqa: S310 - checked above
     except urllib.error.HTTPError as error:
@@ -191,8 +188,9 @@ def _kubernetes(master: str) -> str:
         # The cluster's own certificate authority: it is an answer, and Spark has the certificate.
         if not isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
             shown = shown_address(master)
-            msg = f"{shown} does not answer ({error}); correct the connection's host and port"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"{shown} does not answer ({error}); correct the connection's host and port"
+            ) from error
     return f"{shown_address(master)} answers"
 
 
@@ -201,19 +199,22 @@ def check_job_root(url: str) -> str:
     storage = open_storage(url)
     spark_url(url)
     if not storage.shared:
-        msg = f"{url}: a driver cannot reach this process's memory; use another filesystem"
-        raise UnsupportedStorageError(msg)
+        raise UnsupportedStorageError(
+            f"{url}: a driver cannot reach this process's memory; use another filesystem"
+        )
     folder = local_path_of(url)
     if folder is not None and not Path(folder).is_dir():
-        msg = f"{url} is no folder here; make it, or mount it, where workers and drivers see it"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{url} is no folder here; make it, or mount it, where workers and drivers see it"
+        )
     name, own = f".spark-stream-check-{uuid.uuid4().hex}", uuid.uuid4().bytes
     try:
         is_first = storage.put_if_absent(name, own)
         is_second = storage.put_if_absent(name, b"another")
         if not is_first or is_second or storage.read(name) != own:
-            msg = f"{url}: put-if-absent does not decide between two writers; use another storage"
-            raise UnsupportedStorageError(msg)
+            raise UnsupportedStorageError(
+                f"{url}: put-if-absent does not decide between two writers; use another storage"
+            )
     finally:
         with contextlib.suppress(FileNotFoundError):
             if storage.read(name) == own:

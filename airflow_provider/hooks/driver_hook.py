@@ -258,11 +258,10 @@ class DriverHook(BaseHook):
     def _given_conf(self, connection: Connection) -> dict[str, str]:
         theirs = connection.extra_dejson.get("conf") or {}
         if not isinstance(theirs, dict) or not all(type(v) is str for v in theirs.values()):
-            msg = (
+            raise ConfigError(
                 f"conn_id {self._conn_id!r}: conf in its extra is {theirs!r}; give an object of "
                 'settings, each a string, such as {"spark.driver.memory": "2g"}'
             )
-            raise ConfigError(msg)
         return {**theirs, **self._options.conf}
 
     def _checked(self, conf: dict[str, str]) -> dict[str, str]:

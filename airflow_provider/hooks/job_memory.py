@@ -112,12 +112,11 @@ class JobMemory:
         value = {"job_dir": self._directory.url, "identity": identity}
         Variable.set(self._name, value, _DESCRIPTION, serialize_json=True)
         if self._identity() != identity:  # Airflow before 3.3 logs a refused write, and returns
-            msg = (
+            raise OutageError(
                 f"{self._directory.url}: Airflow did not store the variable {self._name}, without "
                 "which a retry could take an emptied job directory for a new job; see the API "
                 "server's log, and clear the task"
             )
-            raise OutageError(msg)
         log.info("%s: the job here has the identity %s", self._directory.url, identity)
 
 

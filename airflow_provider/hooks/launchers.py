@@ -48,12 +48,10 @@ class LauncherChoice:
         kind = launcher or SPARK_SUBMIT
         known = (SPARK_SUBMIT, *names_in(GROUP))
         if kind not in known:
-            msg = f"launcher {kind!r}: use one of {', '.join(map(repr, known))}"
-            raise ConfigError(msg)
+            raise ConfigError(f"launcher {kind!r}: use one of {', '.join(map(repr, known))}")
         if kind == SPARK_SUBMIT:
             if options:
-                msg = f"launcher_options: {SPARK_SUBMIT} takes none; name a launcher"
-                raise ConfigError(msg)
+                raise ConfigError(f"launcher_options: {SPARK_SUBMIT} takes none; name a launcher")
             return None
         _check_names(kind, options or {}, "launcher_options")
         return cls(kind, conn_id, dict(options or {}))
@@ -71,12 +69,12 @@ class LauncherChoice:
         if connection.conn_type not in found.conn_types:
             types = " or ".join(map(repr, found.conn_types))
             wrong = f"{named}: is of type {connection.conn_type!r}"
-            msg = f"{wrong}; launcher {self.kind!r} needs {types}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{wrong}; launcher {self.kind!r} needs {types}")
         own = connection.extra_dejson.get("launcher") or {}
         if not isinstance(own, dict):
-            msg = f"{named}: launcher in its extra is {own!r}; give an object of its options"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{named}: launcher in its extra is {own!r}; give an object of its options"
+            )
         _check_names(self.kind, own, f"{named}: launcher in its extra")
         options = {**own, **self.options}
         return found.open(connection, options, named)
@@ -96,8 +94,9 @@ def refuse_other(connection: Connection, named: str) -> None:
     if connection.conn_type == "spark":
         return
     if kinds := [name for name in names_in(GROUP) if connection.conn_type == _own_type(name)]:
-        msg = f"{named}: is of type {connection.conn_type!r}; give launcher={kinds[0]!r} for it"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{named}: is of type {connection.conn_type!r}; give launcher={kinds[0]!r} for it"
+        )
 
 
 def _own_type(name: str) -> str | None:
@@ -116,13 +115,15 @@ def get_connection(conn_id: str) -> Connection:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        msg = f"conn_id {conn_id!r}: Airflow has no such connection; add one"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"conn_id {conn_id!r}: Airflow has no such connection; add one"
+        ) from error
 
 
 def _check_names(kind: str, options: Mapping[str, Any], where: str) -> None:
     known = [each.name for each in dataclasses.fields(_kind(kind).options)]
     for name, value in options.items():
         if name not in known or not isinstance(value, str):
-            msg = f"{where}: {name}={value!r}: {kind} takes texts, of {', '.join(known)}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where}: {name}={value!r}: {kind} takes texts, of {', '.join(known)}"
+            )

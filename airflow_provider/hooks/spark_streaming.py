@@ -113,8 +113,9 @@ class SparkStreamingHook(DriverHook):
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
         storage = open_storage(job_dir)
         if not storage.shared:
-            msg = f"{job_dir}: a driver cannot reach this process's memory; use another filesystem"
-            raise UnsupportedStorageError(msg)
+            raise UnsupportedStorageError(
+                f"{job_dir}: a driver cannot reach this process's memory; use another filesystem"
+            )
         check_format(storage)
         check_entry_file(entry)
         connection = self._spark_connection()
@@ -125,12 +126,11 @@ class SparkStreamingHook(DriverHook):
             check_uploads({**files, **conf}, named=f"conn_id {self._conn_id!r}")
         self._options.check_here(is_cluster=is_cluster)
         if is_cluster and has_secrets:
-            msg = (
+            raise ConfigError(
                 f"conn_id {self._conn_id!r}: in deploy mode cluster the environment of the driver "
                 "is the cluster's, so secret_params cannot reach it; let the cluster set a "
                 "variable from its own secrets, and read that in the job"
             )
-            raise ConfigError(msg)
         machine_limits(self._environment())
         check_pyspark(self._environment())
         check_java(self._environment())  # spark-submit needs one in every deploy mode
@@ -259,26 +259,23 @@ class SparkStreamingHook(DriverHook):
         try:
             connection = self.get_connection(self._conn_id)
         except AirflowNotFoundException as error:  # it would take YARN instead
-            msg = (
+            raise ConfigError(
                 f"conn_id {self._conn_id!r}: Airflow has no such connection; add one of type spark"
-            )
-            raise ConfigError(msg) from error
+            ) from error
         refuse_other(connection, f"conn_id {self._conn_id!r}")
         has_kubernetes = importlib.util.find_spec("airflow.providers.cncf") is not None
         if _is_kubernetes(connection) and not has_kubernetes:
-            msg = (
+            raise ConfigError(
                 f"conn_id {self._conn_id!r}: Spark on Kubernetes needs the package "
                 "apache-airflow-providers-cncf-kubernetes"
             )
-            raise ConfigError(msg)
         named = f"conn_id {self._conn_id!r}:"
         check_classic(connection.host, self._options.conf, self._environment(), named=named)
         if self._deploys_to_cluster(connection) and _is_standalone(connection):
-            msg = (
+            raise ConfigError(
                 f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
                 "standalone master; use deploy mode client, YARN or Kubernetes"
             )
-            raise ConfigError(msg)
         return connection
 
 

@@ -105,14 +105,14 @@ def _read(conn_id: str) -> StoreCredentials:
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        msg = f"{named}: Airflow has no such connection; add one of type {_TYPE}"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"{named}: Airflow has no such connection; add one of type {_TYPE}"
+        ) from error
     if connection.conn_type != _TYPE:
-        msg = (
+        raise ConfigError(
             f"{named}: is of type {connection.conn_type!r}, and only {_TYPE!r} is taken, for S3; "
             "give the credentials of another store to the environment, as docs/storage.md says"
         )
-        raise ConfigError(msg)
     return _keys(connection, named)
 
 
@@ -122,17 +122,17 @@ def _keys(connection: Connection, named: str) -> StoreCredentials:
     extra = connection.extra_dejson
     other = next((name for name in _NOT_TAKEN if extra.get(name)), None)
     if other is not None:
-        msg = (
+        raise ConfigError(
             f"{named}: its extra has {other!r}, which is not taken: a stream outlives credentials "
             "that end; give keys to the connection, or the role to the machines, without a "
             "connection"
         )
-        raise ConfigError(msg)
     key = connection.login or extra.get("aws_access_key_id")
     secret = connection.password or extra.get("aws_secret_access_key")
     if not key or not secret:
-        msg = f"{named}: has no keys; its login is the access key's id, its password the secret one"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{named}: has no keys; its login is the access key's id, its password the secret one"
+        )
     token = extra.get("aws_session_token")
     for value in (secret, token):
         if value:

@@ -125,6 +125,5 @@ def stat_of(
     parts = (_NOT_SENT.sub("_", tag).replace(".", "__") for tag in tags.values())
     name = ".".join((PREFIX, *parts, sample.name))
     if len(name) > _LONGEST:
-        msg = f"{name}: longer than the {_LONGEST} characters that Airflow sends"
-        raise ValueError(msg)
+        raise ValueError(f"{name}: longer than the {_LONGEST} characters that Airflow sends")
     return name, None

@@ -137,29 +137,28 @@ class SubmitOptions:
         for name in _NUMBERS:
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < 1):
-                msg = f"{name} {number!r}: a whole number, 1 or more"
-                raise ConfigError(msg)
+                raise ConfigError(f"{name} {number!r}: a whole number, 1 or more")
         for name in _MEMORIES:
             memory = getattr(self, name)
             if memory is not None and not _MEMORY.fullmatch(str(memory)):
-                msg = f"{name} {memory!r}: a whole number with a unit, such as '512m' or '2g'"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{name} {memory!r}: a whole number with a unit, such as '512m' or '2g'"
+                )
         if self.deploy_mode not in {None, *_DEPLOY_MODES}:
-            msg = f"deploy_mode {self.deploy_mode!r}: use one of 'client', 'cluster'"
-            raise ConfigError(msg)
+            raise ConfigError(f"deploy_mode {self.deploy_mode!r}: use one of 'client', 'cluster'")
 
     def check_here(self, *, is_cluster: bool) -> None:
         if self.properties_file and not Path(self.properties_file).is_file():
-            msg = f"properties_file {self.properties_file!r}: there is no such file here"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"properties_file {self.properties_file!r}: there is no such file here"
+            )
         if is_cluster and self.env_vars:
-            msg = (
+            raise ConfigError(
                 "env_vars: in deploy mode cluster the environment of the driver is the cluster's, "
                 "and spark-submit's command line, which anybody may read, is the only way there; "
                 "for what is no secret say so: conf={'spark.yarn.appMasterEnv.NAME': …}, or "
                 "spark.kubernetes.driverEnv.NAME"
             )
-            raise ConfigError(msg)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -189,8 +188,9 @@ def refuse(names: Iterable[str]) -> None:
     """Refuse arguments of ``SparkSubmitOperator`` that are not taken."""
     for name in names:
         if name in NOT_TAKEN:
-            msg = f"{name}: not taken, unlike by SparkSubmitOperator: {NOT_TAKEN[name]}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{name}: not taken, unlike by SparkSubmitOperator: {NOT_TAKEN[name]}"
+            )
 
 
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
@@ -222,11 +222,10 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
 def check_uploads(conf: Mapping[str, str], *, named: str) -> None:
     """Refuse a driver in Kubernetes without a store through which its files travel."""
     if not conf.get(_UPLOADS):
-        msg = (
+        raise ConfigError(
             f"{named}: in deploy mode cluster on Kubernetes spark-submit brings the driver's files "
             f"through a store: set {_UPLOADS}, such as s3a://bucket/uploads, in conf"
         )
-        raise ConfigError(msg)
 
 
 def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -82,11 +82,10 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
     while (owner := owner_of(directory.run(run_id))) is not None and owner.next_run_id:
         replays, run_id = run_id, owner.next_run_id
         if run_id in seen:
-            msg = (
+            raise CorruptDocumentError(
                 f"{directory.run(replays).storage.url}/{RunOwnerRecord.NAME}: run {run_id!r} takes "
                 "its own place; put back what was there"
             )
-            raise CorruptDocumentError(msg)
         seen.add(run_id)
     return RunChoice(run_id, replays)
 
@@ -328,19 +327,17 @@ def check_backfill(
     if _run_type(context) != BACKFILL:
         return
     if is_shared:
-        msg = (
+        raise ConfigError(
             f"{job_dir}: every run of this task uses this job directory, so a live job may be "
             f"in it, and this run is a backfill: {_FIX}"
         )
-        raise ConfigError(msg)
     directory = directory_at(job_dir)
     reason = next(_objections(directory, RunOwner.of(context, run_id)), None)
     if reason is not None:
-        msg = (
+        raise ConfigError(
             f"{directory.url}: this is a live job's directory ({reason}), and this run is a "
             f"backfill: {_FIX}"
         )
-        raise ConfigError(msg)
 
 
 def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:

@@ -135,8 +135,9 @@ class DriverOperator(SubmittingOperator):
         if "{{" not in job:
             check_entry(job)
         if poll_interval <= 0:
-            msg = f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
+            )
         self.job = job
         self.job_dir = job_dir
         self.run_id = run_id
@@ -477,5 +478,4 @@ def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
 def check_interval(interval: Sequence[str] | str | None) -> None:
     """Refuse what is no interval."""
     if interval is not None and (isinstance(interval, str) or len(interval) != 2):  # noqa: PLR2004 - these two
-        msg = f"interval {interval!r}: give a start and an end, or None for none"
-        raise ConfigError(msg)
+        raise ConfigError(f"interval {interval!r}: give a start and an end, or None for none")

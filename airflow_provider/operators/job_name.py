@@ -11,15 +11,14 @@ def name_job(job: str | None, script: str | None, sql: str | None) -> str:
     given = {"job": job, "script": script, "sql": sql}
     named = {argument: text for argument, text in given.items() if text is not None}
     if len(named) != 1:
-        msg = "name one job: job='FILE.py:FUNC', script='FILE.py' or sql='FILE.sql'"
-        raise ConfigError(msg)
+        raise ConfigError("name one job: job='FILE.py:FUNC', script='FILE.py' or sql='FILE.sql'")
     (argument, text), *_ = named.items()
     suffix = {"script": ".py", "sql": ".sql"}.get(argument)
     if suffix is not None and "{{" not in text and not text.endswith(suffix):
-        msg = f"{argument}={text!r}: name a file that ends with {suffix}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{argument}={text!r}: name a file that ends with {suffix}")
     if suffix is None and is_program(text):
         kind = "sql" if text.endswith(".sql") else "script"
-        msg = f"job={text!r} names no function; write 'FILE.py:FUNC', or {kind}={text!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"job={text!r} names no function; write 'FILE.py:FUNC', or {kind}={text!r}"
+        )
     return text

@@ -55,8 +55,7 @@ def live_with_history(
     """
     for name in _PAIRED:
         if name in arguments:
-            msg = f"{name}: live_with_history gives it itself; leave it out"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: live_with_history gives it itself; leave it out")
     rule = {name: arguments.pop(name) for name in _OF_HISTORY if name in arguments}
     shared = {name: value for name, value in arguments.items() if name not in _only_live()}
     with TaskGroup(group_id) as group:

@@ -73,8 +73,9 @@ def task_errors() -> Iterator[None]:
         raise SparkRunFailedError(str(error)) from error
     except OSError as error:
         failure = dataclasses.replace(of_the_system(error), host=socket.gethostname(), condition="")
-        text = f"{failure.describe()}. Next: {AFTER_A_TASK[failure.failure_class]}"
-        raise SparkRunFailedError(text, failure.to_dict()) from error
+        raise SparkRunFailedError(
+            f"{failure.describe()}. Next: {AFTER_A_TASK[failure.failure_class]}", failure.to_dict()
+        ) from error
 
 
 class FailureRetryPolicy(RetryPolicy):

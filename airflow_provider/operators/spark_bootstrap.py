@@ -105,8 +105,7 @@ class SparkBootstrapOperator(DriverOperator):
         check_word("output", output, OUTPUTS)
         check_interval(interval)
         if live_params is not None and not live_params:
-            msg = "live_params is empty: give the live job's parameters, or None"
-            raise ConfigError(msg)
+            raise ConfigError("live_params is empty: give the live job's parameters, or None")
         self.history_params = dict(history_params)
         self.live_params = None if live_params is None else dict(live_params)
         self.savepoint = savepoint

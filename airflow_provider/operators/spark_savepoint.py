@@ -77,11 +77,9 @@ class SparkSavepointOperator(SlicedOperator):
     ) -> None:
         super().__init__(**kwargs)
         if (job_dir is None) == (checkpoint is None):
-            msg = "give either job_dir or checkpoint"
-            raise ConfigError(msg)
+            raise ConfigError("give either job_dir or checkpoint")
         if checkpoint is not None and to is None:
-            msg = "with checkpoint, give to: the folder for the savepoint"
-            raise ConfigError(msg)
+            raise ConfigError("with checkpoint, give to: the folder for the savepoint")
         check_origin(origin)
         parse_duration(aligned_timeout, name="aligned_timeout")
         _retention(retain, origin)
@@ -114,8 +112,9 @@ class SparkSavepointOperator(SlicedOperator):
         except UnknownJobError as error:
             if self.job_dir is None or directory_at(self.job_dir).job() is not None:
                 raise AirflowFailException(str(error)) from error
-            msg = f"the stream has not begun yet, so there is nothing to save: {error}"
-            raise AirflowSkipException(msg) from error
+            raise AirflowSkipException(
+                f"the stream has not begun yet, so there is nothing to save: {error}"
+            ) from error
         except SavepointBusyError:
             raise
         except (ConfigError, CheckpointError) as error:
@@ -179,8 +178,7 @@ def _retention(asked: Mapping[str, Any] | None, origin: str) -> Retention | None
         return None
     unknown = sorted(set(asked) - set(_RETAIN))
     if unknown:
-        msg = f"retain: {unknown[0]!r} is not known; use {' and '.join(_RETAIN)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"retain: {unknown[0]!r} is not known; use {' and '.join(_RETAIN)}")
     age = asked.get("max_age")
     return Retention(
         keep=asked.get("keep"),

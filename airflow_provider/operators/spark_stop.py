@@ -71,8 +71,9 @@ class SparkStopOperator(SlicedOperator):
         if aligned_timeout is not None:
             parse_duration(aligned_timeout, name="aligned_timeout")
         if poll_interval <= 0:
-            msg = f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
+            )
         self.job_dir = job_dir
         self.drain = drain
         self.savepoint = savepoint

@@ -183,8 +183,7 @@ class SparkStreamingOperator(DriverOperator):
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
         if on_clear == "replay" and self.run_options.setdefault("replayable_runs", _KEPT_RUNS) < 1:
-            msg = "replayable_runs 0: a number of runs, at least the newest one"
-            raise ConfigError(msg)
+            raise ConfigError("replayable_runs 0: a number of runs, at least the newest one")
         if defer_after is not None:
             parse_duration(defer_after, name="defer_after")
         self.job_params = own_params(params)
@@ -372,14 +371,13 @@ class SparkStreamingOperator(DriverOperator):
         left = not_cleared(ti, known)
         if not left:
             return True
-        msg = (
+        raise ConfigError(
             f"{self.job_dir}: run {replays.run_id!r} cannot be replayed alone: the runs of later "
             f"DAG runs have built on it: {', '.join(left)}. Clear this task with the option "
             "Future, and give it depends_on_past=True: they are undone with it, and executed again "
             "in order. "
             f"Or: spark-stream replay {self.job_dir} {replays.run_id}"
         )
-        raise ConfigError(msg)
 
     def _has_result(self, run_id: str, context: Context) -> bool:
         try:

@@ -118,8 +118,7 @@ class SubmittingOperator(LineageOperator):
         self.conn_id, self.warm = conn_id, warm
         self.launcher, self.launcher_options = launcher, dict(launcher_options or {})
         if LauncherChoice.of(launcher, conn_id, self.launcher_options) and warm:
-            msg = f"warm: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}"
-            raise ConfigError(msg)
+            raise ConfigError(f"warm: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}")
         for each in SubmitOptions.parameters():
             setattr(self, each.name, options.get(each.name, each.default))
         self.conf, self.env_vars = dict(self.conf or {}), dict(self.env_vars or {})

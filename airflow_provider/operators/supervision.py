@@ -28,17 +28,15 @@ def parse_max_runtime(
     if max_runtime is None:
         return None
     if until != "stopped":
-        msg = (
+        raise ConfigError(
             f"max_runtime {max_runtime!r}: only a run with until='stopped' is handed over; one "
             "that ends by itself is waited for"
         )
-        raise ConfigError(msg)
     if on_clear != "resume":
-        msg = (
+        raise ConfigError(
             "max_runtime goes with on_clear='resume': the run is that of many DAG runs, and none "
             "of them can replay it"
         )
-        raise ConfigError(msg)
     return _positive(max_runtime, name="max_runtime")
 
 
@@ -55,15 +53,13 @@ def parse_limits(
     if progress_timeout is not None:
         progress_timeout_s = _positive(progress_timeout, name="progress_timeout")
         if trigger is not None and progress_timeout_s <= parse_duration(trigger, name="trigger"):
-            msg = (
+            raise ConfigError(
                 f"progress_timeout {progress_timeout!r}: batches come every {trigger!r}, so "
                 "nothing shorter says that there is no progress"
             )
-            raise ConfigError(msg)
     for measure, limit in (max_lag or {}).items():
         if type(limit) is not int or limit < 0:
-            msg = f"max_lag: {limit!r} for {measure!r}: a whole number, 0 or more"
-            raise ConfigError(msg)
+            raise ConfigError(f"max_lag: {limit!r} for {measure!r}: a whole number, 0 or more")
     lag_time_s = _positive(max_lag_time, name="max_lag_time")
     shortest_s = LOOKS * poll_interval
     for name, each_s in {
@@ -71,10 +67,9 @@ def parse_limits(
         "max_lag_time": lag_time_s,
     }.items():
         if each_s is not None and each_s < shortest_s and (max_lag or name == "progress_timeout"):
-            msg = (
+            raise ConfigError(
                 f"{name} {each_s:g} s: give at least {LOOKS} times poll_interval, {shortest_s:g} s"
             )
-            raise ConfigError(msg)
     return Limits(progress_timeout_s, dict(max_lag or {}), lag_time_s)
 
 
@@ -103,6 +98,5 @@ def _position(query: Mapping[str, Any]) -> dict[str, Any]:
 def _positive(value: str | float, *, name: str) -> float:
     seconds = parse_duration(value, name=name)
     if not seconds:
-        msg = f"{name} {value!r}: a time, more than 0"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name} {value!r}: a time, more than 0")
     return seconds

@@ -167,15 +167,15 @@ class Actions:
         running = lease if lease is not None and liveness not in TAKEABLE else None
         token = lease.since if lease is not None else None
         if token != body.token:
-            msg = "another driver has taken over since you looked; look at the job, and ask again"
-            raise OutdatedViewError(msg)
+            raise OutdatedViewError(
+                "another driver has taken over since you looked; look at the job, and ask again"
+            )
         return running
 
     def _seen(self, directory: JobDirectory, body: ActionBody) -> LeaseRecord:
         lease = self._compare(directory, body)
         if lease is None:
-            msg = "no driver is running this job, so there is nothing to end"
-            raise OutdatedViewError(msg)
+            raise OutdatedViewError("no driver is running this job, so there is nothing to end")
         return lease
 
     def _name(self, body: ActionBody) -> str:
@@ -202,5 +202,4 @@ def _listed(directory: JobDirectory, body: ActionBody) -> str:
 
 def _check_typed(body: ActionBody, name: str | None) -> None:
     if name is None or body.confirmed != name:
-        msg = f"type the name {name!r} to confirm"
-        raise OutdatedViewError(msg)
+        raise OutdatedViewError(f"type the name {name!r} to confirm")

@@ -321,5 +321,6 @@ def tab_sections(name: str, job_dir: str) -> Sections:
         raise
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
-        msg = f"the tab {name!r} of {VIEWS} has failed: {type(error).__name__}: {first}"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"the tab {name!r} of {VIEWS} has failed: {type(error).__name__}: {first}"
+        ) from error

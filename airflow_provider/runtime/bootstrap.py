@@ -222,28 +222,27 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
     for name in kept:
         if name not in known:
             names = ", ".join(sorted(known))
-            msg = f"keep position of {name!r}: the job has no such source; it has {names}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"keep position of {name!r}: the job has no such source; it has {names}"
+            )
     internal = {source.name for source in sources if source.is_internal}
     if internal and output == "discard":
         chained = ", ".join(sorted(repr(name) for name in internal))
-        msg = (
+        raise ConfigError(
             f"source {chained} reads what another query of the job writes, and nothing is written "
             "when the output is discarded; "
             f"bootstrap with {set_option('output', 'keep')}"
         )
-        raise ConfigError(msg)
     stays = frozenset({*kept, *internal})
     seam = Seam(stays, {query.name: _history_of(query, stays) for query in queries})
     for query in queries:
         order = [source.name for source in query.sources]
         if not can_reset(order, seam.locations_to_reset(order)):
-            msg = (
+            raise ConfigError(
                 f"query {query.name!r} reads a source at several locations, so Spark's files do "
                 "not show which of its sources keep their positions; keep the positions of all of "
                 "them, or of none, or give that source a second name where it is read again"
             )
-            raise ConfigError(msg)
     return seam
 
 
@@ -262,12 +261,11 @@ def check_seam(
     """Refuse history and a live job that do not fit each other, before anything is read."""
     now = {query.name: query for query in live}
     if set(now) != {query.name for query in history}:
-        msg = (
+        raise ConfigError(
             f"with the parameters of the history the job has the queries "
             f"{', '.join(query.name for query in history)}, and with those of the live job "
             f"{', '.join(now)}; it must declare the same"
         )
-        raise ConfigError(msg)
     for query in history:
         _check_same_shape(query, now[query.name])
         there = {source.name: source for source in now[query.name].sources}
@@ -284,26 +282,25 @@ def _check_same_shape(query: QueryDefinition, live: QueryDefinition) -> None:
             f"{_names(query.marked)} in history are those of {_names(live.marked)} in the live job"
         )
     if wrong:
-        msg = f"query {query.name!r} of the live job does not fit history: {'; '.join(wrong)}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"query {query.name!r} of the live job does not fit history: {'; '.join(wrong)}"
+        )
 
 
 def _check_source(source: SourceDefinition, live: SourceDefinition, *, kept: bool) -> None:
     before, now = source.reads, live.reads
     if kept and before != now:
-        msg = (
+        raise ConfigError(
             f"source {source.name!r} is to keep its position, and reads {before.where} in history "
             f"and {now.where} in the live job; a position has no meaning in another location"
         )
-        raise ConfigError(msg)
     if not kept and before.overlaps(now):
-        msg = (
+        raise ConfigError(
             f"source {source.name!r} of the live job ({now.where}) would read again what history "
             f"reads ({before.where}), so its rows would count twice. Let one of them read another "
             f"location, or keep its position with {keep_position(source.name)}, so that the live "
             "job continues where history ended"
         )
-        raise ConfigError(msg)
 
 
 def _names(names: Collection[str]) -> str:

@@ -40,8 +40,7 @@ def split_entry(entry: str) -> tuple[str, str]:
     """Return the module or file and the function's name; raise ConfigError for another text."""
     location, separator, function = entry.rpartition(":")
     if not separator or not location or not function.isidentifier():
-        msg = f"entry {entry!r}: write FILE.py:FUNCTION or package.module:FUNCTION"
-        raise ConfigError(msg)
+        raise ConfigError(f"entry {entry!r}: write FILE.py:FUNCTION or package.module:FUNCTION")
     return location, function
 
 
@@ -138,8 +137,7 @@ def load_entry(entry: str) -> Callable[[Any], None]:
         names = f"it has {', '.join(found[:_SHOWN]) or 'none'}"
         meant = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {meant[0]!r}?" if meant else names
-        msg = f"entry {entry!r}: {location} has no function {name!r}; {hint}"
-        raise ConfigError(msg)
+        raise ConfigError(f"entry {entry!r}: {location} has no function {name!r}; {hint}")
     _check_signature(entry, function)
     return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
 
@@ -196,11 +194,10 @@ def load_before_spark(entry: str) -> None:
     if started is not None and before is None:
         started.stop()
         location, _ = split_entry(entry)
-        msg = (
+        raise ConfigError(
             f"entry {entry!r}: importing {location} starts Spark, which would not get the run's "
             "settings; take ctx.spark in the function, and make no session outside of it"
         )
-        raise ConfigError(msg)
 
 
 def _is_raised_by_pyspark(error: BaseException | None) -> bool:
@@ -229,8 +226,7 @@ def _load_file(location: str) -> ModuleType:
     name = _name_of(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        msg = f"{path} is not a Python file"
-        raise ImportError(msg)
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

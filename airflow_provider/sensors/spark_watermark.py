@@ -64,8 +64,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
         if isinstance(queries, str):
-            msg = f"queries {queries!r}: give a list of names"
-            raise ConfigError(msg)
+            raise ConfigError(f"queries {queries!r}: give a list of names")
         self.job_dir = job_dir
         self.up_to = up_to
         self.queries = [check_name(query, what="query") for query in queries]
@@ -122,10 +121,9 @@ class SparkWatermarkSensor(BaseSensorOperator):
         try:
             moment = from_iso(str(self.up_to))
         except ValueError as error:
-            msg = (
+            raise AirflowFailException(
                 f"up_to {self.up_to!r} is no moment such as 2026-01-01T00:00:00Z; a DAG run "
                 "without a data interval needs one that says which"
-            )
-            raise AirflowFailException(msg) from error
+            ) from error
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.timezone.utc)
         return int(aware.timestamp() * 1000)

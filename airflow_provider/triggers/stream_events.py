@@ -80,11 +80,11 @@ class StreamEventTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
         if stored and "v" not in stored:  # from a DAG
-            msg = f"{type(self).__name__} has no argument {', '.join(sorted(stored))}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{type(self).__name__} has no argument {', '.join(sorted(stored))}")
         if poll_interval <= 0 or burst < 1:
-            msg = f"poll_interval {poll_interval!r}, burst {burst!r}: give positive numbers"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"poll_interval {poll_interval!r}, burst {burst!r}: give positive numbers"
+            )
         self.job_dir = local_path_of(job_dir) or job_dir  # not relative to the triggerer
         self.poll_interval = poll_interval
         self.burst = burst
@@ -216,8 +216,9 @@ class PositionStore:
             return [VariableStore()]
         stores = self._trigger.asset_state_store
         if stores is None:
-            msg = f"{type(self._trigger).__name__} is for an AssetWatcher, and no task waits for it"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{type(self._trigger).__name__} is for an AssetWatcher, and no task waits for it"
+            )
         # Airflow 3.3 lets a trigger ask for one asset only, whose name it does not know.
         return [*stores._by_name.values(), *stores._by_uri.values()]
 
@@ -252,11 +253,9 @@ class SparkCompleteTrigger(StreamEventTrigger):
         super().__init__(job_dir, **options)
         span = every if isinstance(every, dt.timedelta) else dt.timedelta(seconds=every)
         if span < _SECOND or span % _SECOND:
-            msg = f"every {every!r}: give whole seconds, such as timedelta(hours=1)"
-            raise ConfigError(msg)
+            raise ConfigError(f"every {every!r}: give whole seconds, such as timedelta(hours=1)")
         if isinstance(queries, str):
-            msg = f"queries {queries!r}: give a list of names"
-            raise ConfigError(msg)
+            raise ConfigError(f"queries {queries!r}: give a list of names")
         self.every = span // _SECOND
         self.queries = [check_name(query, what="query") for query in queries]
         self.since = since
@@ -338,7 +337,6 @@ def _millis_of(since: str) -> int:
     try:
         moment = from_iso(since)
     except ValueError as error:
-        msg = f"since {since!r} is no moment such as 2026-01-01T00:00:00Z"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"since {since!r} is no moment such as 2026-01-01T00:00:00Z") from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.timezone.utc)
     return int(aware.timestamp() * 1000)

@@ -129,8 +129,7 @@ class Chaos:
         try:
             wait_for(f"{one.run_id} is green", is_green, within=QUIET_DEADLINE_S)
         except AssertionError as error:
-            msg = f"{error}; its states were {said}"
-            raise AssertionError(msg) from None
+            raise AssertionError(f"{error}; its states were {said}") from None
         self.green_after_s.append(time.monotonic() - began)
         self.note(f"{one.run_id} is green after {self.green_after_s[-1]:.1f} s by way of {said}")
 

@@ -47,8 +47,7 @@ def wait_for(what: str, look: Callable[[], T | None], *, within: float, every: f
         if found:
             return found
         if time.monotonic() > deadline:
-            msg = f"not within {within:.0f} seconds: {what}"
-            raise AssertionError(msg)
+            raise AssertionError(f"not within {within:.0f} seconds: {what}")
         time.sleep(every)
 
 
@@ -104,8 +103,9 @@ def run_airflow(arguments: Sequence[str], environment: Mapping[str, str]) -> Non
         timeout=180,
     )
     if done.returncode != 0:
-        msg = f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
-        raise AssertionError(msg)
+        raise AssertionError(
+            f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+        )
 
 
 def run_dag(dag_file: Path, dag_id: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -469,8 +469,7 @@ class Airflow:
         try:
             wait_for(f"{task_id} is {' or '.join(until)}", look, within=within)
         except AssertionError as error:
-            msg = f"{error}; its states were {seen}"
-            raise AssertionError(msg) from None
+            raise AssertionError(f"{error}; its states were {seen}") from None
         return seen
 
     def logs(self, dag_id: str, run_id: str, task_id: str) -> str:

@@ -677,8 +677,7 @@ class NoStore:
     """A task_state_store that cannot be had, as when its service is away."""
 
     def __getattr__(self, name: str) -> Any:
-        msg = f"task_state_store: no {name}"
-        raise ConnectionError(msg)
+        raise ConnectionError(f"task_state_store: no {name}")
 
 
 STORES = {

@@ -33,11 +33,10 @@ def install() -> None:
         return
     npm = shutil.which("npm")
     if npm is None:
-        msg = (
+        raise NoAzuriteError(
             "there is no npm, with which Azurite is installed: install Node.js 20 or newer, or leave "
             "these tests out with ARGS=\"-k 'not azurite'\""
         )
-        raise NoAzuriteError(msg)
     INSTALLED.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=INSTALLED.parent) as folder:
         options = ["--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts"]
@@ -49,8 +48,9 @@ def install() -> None:
         )
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:]
-            msg = f"npm could not install azurite {VERSION} ({said}); try again, or see npm's log"
-            raise NoAzuriteError(msg)
+            raise NoAzuriteError(
+                f"npm could not install azurite {VERSION} ({said}); try again, or see npm's log"
+            )
         if not PROGRAM.exists():
             os.replace(folder, INSTALLED)
             Path(folder).mkdir()  # for who removes it
@@ -90,8 +90,7 @@ class App:
             found = re.search(r"listens on http://127\.0\.0\.1:(\d+)", line)
             if found:
                 return int(found[1])
-        msg = f"Azurite ended with {self._process.wait(10)}"
-        raise NoAzuriteError(msg)
+        raise NoAzuriteError(f"Azurite ended with {self._process.wait(10)}")
 
     def close(self) -> None:
         """End it."""

@@ -32,8 +32,7 @@ def root_below(folder: Path) -> Path:
     """Return a folder of the right length."""
     missing = LENGTH - len(str(folder)) - 1
     if missing < 1:
-        msg = f"{folder}: longer than {LENGTH - 2} characters"
-        raise ValueError(msg)
+        raise ValueError(f"{folder}: longer than {LENGTH - 2} characters")
     return folder / ("kept" * missing)[:missing]
 
 

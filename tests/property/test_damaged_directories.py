@@ -365,13 +365,11 @@ def _refusing(do: Callable[..., Any]) -> Callable[..., Any]:
 def _unexpected(*_: object) -> None:
     error = sys.exc_info()[1]
     assert error is not None
-    msg = "unexpected"
-    raise AssertionError(msg) from error
+    raise AssertionError("unexpected") from error
 
 
 def _no_spark(*_: object, **__: object) -> None:
-    msg = "no Spark here"
-    raise SparkStreamError(msg)
+    raise SparkStreamError("no Spark here")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the real counterparts are made of: fetched once, into ``.work``, or the tests are skipped.
+"""Fetches what the real counterparts are made of, once, into ``.work``; else the tests are skipped.
 
 A pom beside the tests pins the versions. Nothing that was fetched is committed.
 """

@@ -432,8 +432,7 @@ def _to_delta(ctx: JobContext) -> None:
 
 
 def _raising(ctx: JobContext) -> None:
-    msg = f"no such day in {ctx.run_id}"
-    raise ZeroDivisionError(msg)
+    raise ZeroDivisionError(f"no such day in {ctx.run_id}")
 
 
 OF_A_MINUTE = ("broadcast-exchange-", "shuffle-exchange-", "ResultQueryStageExecution-")

@@ -48,8 +48,7 @@ def failing(ctx: JobContext) -> None:
 
     @F.udf("string")
     def refused(value: str) -> str:
-        msg = f"{value}: cannot log in with {salt!r} at postgresql://me:{salt}@db/x"
-        raise ValueError(msg)
+        raise ValueError(f"{value}: cannot log in with {salt!r} at postgresql://me:{salt}@db/x")
 
     rows = ctx.read("rows", format="csv", path=ctx.params["input"], schema=SCHEMA, bounded=True)
     ctx.write("out", rows.select(refused("v").alias("r")), to=files(ctx.params["output"]))

@@ -36,8 +36,7 @@ def read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("version"), int):
-        msg = f"{path}: no document"
-        raise ValueError(msg)  # noqa: TRY004 - as text that is no JSON
+        raise ValueError(f"{path}: no document")  # noqa: TRY004 - as text that is no JSON
     return dict(found)
 
 
@@ -232,8 +231,7 @@ def read_job(job_dir: str | Path) -> dict[str, Any]:
     job = Path(job_dir)
     identity = read(job / "identity.json")
     if identity is None or identity["version"] != FORMAT:
-        msg = f"{job}: no job directory of format {FORMAT}"
-        raise ValueError(msg)
+        raise ValueError(f"{job}: no job directory of format {FORMAT}")
     lease = newest_lease(job)
     held = is_held(job, lease)
     found = {name: read_run(job / "runs" / name, lease, held=held) for name in names(job / "runs")}

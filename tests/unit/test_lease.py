@@ -313,8 +313,9 @@ class ImpatientClock(FakeClock):
     """A clock of drivers that do not wait to see whether the one before them lives."""
 
     def sleep(self, seconds: float) -> None:
-        msg = f"another driver was faster, and it would take {seconds} seconds to know more"
-        raise LeaseHeldError(msg)
+        raise LeaseHeldError(
+            f"another driver was faster, and it would take {seconds} seconds to know more"
+        )
 
 
 class SlowStorage:

@@ -200,8 +200,7 @@ class OtherSpark:
 
     def __getattr__(self, name: str):
         def missing(*_):
-            msg = f"Method {name}([]) does not exist"
-            raise Py4JError(msg)
+            raise Py4JError(f"Method {name}([]) does not exist")
 
         return missing
 

@@ -20,7 +20,7 @@ from airflow_provider.runtime.entry_point import load_before_spark
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError
 from airflow_provider.runtime.errors.explanation import FailureClass, location_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.queries import plan
+from airflow_provider.runtime.queries import planned_operators
 from airflow_provider.runtime.queries import query as queries
 from airflow_provider.runtime.sinks.spark_sink import ForeachSink, TableSink, spark_sink
 from airflow_provider.runtime.spark.session import _stopped_by_this_process
@@ -76,15 +76,15 @@ def test_a_plan_that_spark_refuses_is_told_from_one_that_we_cannot_look_at(monke
     """
     no_frame: Any = None
     refused = AnalysisException("Streaming aggregation doesn't support group aggregate pandas UDF")
-    monkeypatch.setattr(plan, "_plan_batch", lambda *_: Plan(refused))
+    monkeypatch.setattr(planned_operators, "_plan_batch", lambda *_: Plan(refused))
     with pytest.raises(AnalysisException, match="pandas UDF"):
-        plan.plan_operators(no_frame, "append", [])
+        planned_operators.plan_operators(no_frame, "append", [])
 
     bug = AnalysisException("[INTERNAL_ERROR] of Spark")
     monkeypatch.setattr(bug, "getCondition", lambda: "INTERNAL_ERROR")
     for error in (bug, Py4JError("no such constructor")):
-        monkeypatch.setattr(plan, "_plan_batch", lambda *_, e=error: Plan(e))
-        assert None is plan.plan_operators(no_frame, "append", [])
+        monkeypatch.setattr(planned_operators, "_plan_batch", lambda *_, e=error: Plan(e))
+        assert None is planned_operators.plan_operators(no_frame, "append", [])
     assert 2 == caplog.text.count("stateful operators are not known")
 
 

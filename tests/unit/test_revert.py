@@ -207,8 +207,7 @@ def test_a_sink_that_refuses_stops_before_the_others_begin(tmp_path):
 
     class Refusing(FakeSink):
         def check_revert(self, committables):
-            msg = "not exactly"
-            raise RevertError(msg)
+            raise RevertError("not exactly")
 
     willing = FakeSink("willing")
     job = EpochBench(tmp_path / "job", willing, Refusing("refusing"))

@@ -107,8 +107,7 @@ class LostFence(OpenFence):
     """A lease that another driver has taken over."""
 
     def check(self) -> None:
-        msg = "lost"
-        raise LeaseLostError(msg)
+        raise LeaseLostError("lost")
 
 
 def pin(storage, values, *, run_id="r1", lease=None, **more):

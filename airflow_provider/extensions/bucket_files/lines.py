@@ -61,8 +61,9 @@ class LineFile:
 def check_codec(codec: str) -> None:
     """Refuse a codec that Python does not have."""
     if codec not in _SUFFIXES:
-        msg = f"compression {codec!r} is not written to buckets; use one of {', '.join(_SUFFIXES)}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"compression {codec!r} is not written to buckets; use one of {', '.join(_SUFFIXES)}"
+        )
 
 
 def _opened(path: str, codec: str) -> Any:

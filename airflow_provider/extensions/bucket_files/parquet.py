@@ -125,8 +125,9 @@ def _nullable(field: pa.Field) -> pa.Field:
 def check_codec(codec: str) -> None:
     """Refuse a codec that Spark and pyarrow do not write in the same form."""
     if codec not in _CODECS:
-        msg = f"compression {codec!r} is not written to buckets; use one of {', '.join(_CODECS)}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"compression {codec!r} is not written to buckets; use one of {', '.join(_CODECS)}"
+        )
 
 
 def check_types(schema: StructType) -> None:
@@ -134,11 +135,10 @@ def check_types(schema: StructType) -> None:
     for field in schema.fields:
         other = _other_type(field.dataType)
         if other is not None:
-            msg = (
+            raise ConfigError(
                 f"column {field.name!r} has the type {other}, which is not written to Parquet in "
                 "buckets; cast it, or write JSON"
             )
-            raise ConfigError(msg)
 
 
 def _other_type(data_type: DataType) -> str | None:

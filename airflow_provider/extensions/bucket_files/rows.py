@@ -40,11 +40,11 @@ class RowFormat:
     def check(self, schema: StructType) -> None:
         if self.format not in BUCKET_FORMATS:
             known = ", ".join(BUCKET_FORMATS)
-            msg = f"format {self.format!r} is not written to buckets; use one of {known}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"format {self.format!r} is not written to buckets; use one of {known}"
+            )
         if not self._option("maxRecordsPerFile", "0").isdigit():
-            msg = "the option maxRecordsPerFile is a number of rows"
-            raise ConfigError(msg)
+            raise ConfigError("the option maxRecordsPerFile is a number of rows")
         if self.format == "parquet":
             self._check_parquet(self._data_schema(schema))
         else:
@@ -55,17 +55,17 @@ class RowFormat:
         parquet.check_types(data)
         unknown = sorted(n for n in self.options if n.lower() not in _PARQUET_OPTIONS)
         if unknown:
-            msg = (
+            raise ConfigError(
                 f"the option {unknown[0]!r} is not known for Parquet in buckets; there are "
                 "'compression' and 'maxRecordsPerFile'"
             )
-            raise ConfigError(msg)
 
     def _check_lines(self) -> None:
         lines.check_codec(self._option("compression", "none").lower())
         if self._option("encoding", self._option("charset", "UTF-8")).lower() not in _UTF8:
-            msg = "text in buckets is written in UTF-8; leave the option 'encoding' out"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "text in buckets is written in UTF-8; leave the option 'encoding' out"
+            )
 
     def rows(self, df: DataFrame) -> DataFrame:
         """Return what the tasks get: the columns of the files, then the folders' as strings."""

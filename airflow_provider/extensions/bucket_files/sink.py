@@ -111,13 +111,11 @@ class BucketFilesSink:
         check_append_only(self.name, output_mode)
         missing = [column for column in self._rows.partition_by if column not in df.columns]
         if missing:
-            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: there is no column {missing[0]!r} to partition by")
         try:
             self._rows.check(df.schema)
         except ConfigError as error:
-            msg = f"{self.name}: {error}"
-            raise ConfigError(msg) from None
+            raise ConfigError(f"{self.name}: {error}") from None
         check_columns(self.name, df, self._rows.format, self._rows.partition_by, by_name=True)
 
     def _check_rights(self) -> None:
@@ -158,12 +156,11 @@ class BucketFilesSink:
 
     def _staged(self, own: str, uploaded: Sequence[Uploaded], epoch: EpochId) -> Staged:
         if len(uploaded) > _MOST_FILES:
-            msg = (
+            raise SinkError(
                 f"{self.name}: epoch {epoch.epoch} has {len(uploaded)} files, more than "
                 f"{_MOST_FILES}; let the rows of a value of partition_by be in one partition "
                 "(repartition), or read less in a batch"
             )
-            raise SinkError(msg)
         moves = [
             [f"{own}/{file.path}", final_name(f"{own}/{file.path}", i, epoch), file.size_bytes]
             for i, file in enumerate(uploaded)
@@ -204,17 +201,15 @@ class BucketFilesSink:
             is_new = False
         found = size_bytes if is_new else parent.size_of(target)
         if found is None:
-            msg = (
+            raise SinkError(
                 f"{parent.url}/{target}: neither published nor staged ({staged} is gone); the "
                 f"staged file was removed by hand: restore it, or {FROM_SCRATCH}"
             )
-            raise SinkError(msg)
         if found != size_bytes:
-            msg = (
+            raise SinkError(
                 f"{parent.url}/{target}: there is a file of {found} bytes, not the epoch's of "
                 f"{size_bytes}; another program has put it there: move it away"
             )
-            raise SinkError(msg)
         failpoints.hit("bucket.published_one")
 
     def _moves(self, committable: Committable) -> list[_Move]:
@@ -284,11 +279,10 @@ class BucketFilesSink:
         above, _, folder = path.strip("/").rpartition("/")
         bucket = open_objects(f"{scheme}://{authority}")
         if bucket is None or not folder:
-            msg = (
+            raise ConfigError(
                 f"{self.name}: names no folder; staged files lie beside it, so write "
                 f"{scheme}://{authority}/folder"
             )
-            raise ConfigError(msg)
         return (bucket.at(above) if above else bucket), folder
 
     @property
@@ -326,11 +320,10 @@ def _check_pyarrow(name: str) -> None:
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
-        msg = (
+        raise ConfigError(
             f"{name}: the driver and its executors need pyarrow to write to a bucket: "
             "pip install 'pyarrow>=18'"
-        )
-        raise ConfigError(msg) from error
+        ) from error
     del pq
 
 

@@ -95,8 +95,7 @@ class UploadTask:
     def upload(self, task: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Uploaded]:
         storage = open_objects(self.url)
         if storage is None:
-            msg = f"{self.url}: this is no object store"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.url}: this is no object store")
         attempt, number = uuid.uuid4(), itertools.count()
         pieces = itertools.chain.from_iterable(map(self._by_folder, batches))
         with tempfile.TemporaryDirectory(prefix="files-", dir=_local_folder()) as folder:

@@ -72,12 +72,14 @@ def as_stored(spark_schema: Mapping[str, Any], name: str) -> dict[str, Any]:
     lower = [field["name"].lower() for field in fields]
     double = next((f["name"] for f in fields if lower.count(f["name"].lower()) > 1), None)
     if double is not None:
-        msg = f"{name}: Delta's columns differ by more than case; {double!r} is there twice"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: Delta's columns differ by more than case; {double!r} is there twice"
+        )
     odd = next((f["name"] for f in fields if re.search(r"[ ,;{}()\n\t=]", f["name"])), None)
     if odd is not None:
-        msg = f"{name}: Delta has no column {odd!r}: rename it, without any of ' ,;{{}}()=' in it"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: Delta has no column {odd!r}: rename it, without any of ' ,;{{}}()=' in it"
+        )
     return {"type": "struct", "fields": fields}
 
 
@@ -98,8 +100,9 @@ def _stored_type(kind: Any, column: str, name: str) -> Any:
             "valueContainsNull": True,
         }
     shown = kind if isinstance(kind, str) else kind.get("type")
-    msg = f"{name}: column {column!r} has the type {shown}, which Delta does not have; cast it"
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"{name}: column {column!r} has the type {shown}, which Delta does not have; cast it"
+    )
 
 
 def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], name: str) -> None:
@@ -107,17 +110,14 @@ def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], nam
     types = {field["name"]: field["type"] for field in schema["fields"]}
     for column in partition_by:
         if column not in types:
-            msg = f"{name}: there is no column {column!r} to partition by"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: there is no column {column!r} to partition by")
         if types[column] not in _PARTITIONS_BY:
-            msg = (
+            raise ConfigError(
                 f"{name}: column {column!r} of type {types[column]} cannot partition the table; "
                 f"use one of {', '.join(sorted(_PARTITIONS_BY))}, such as a date of a timestamp"
             )
-            raise ConfigError(msg)
     if partition_by and len(partition_by) == len(types):
-        msg = f"{name}: a table cannot be partitioned by all of its columns"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}: a table cannot be partitioned by all of its columns")
 
 
 def check_fits(
@@ -127,56 +127,54 @@ def check_fits(
     _check_rules(table, name)
     if tuple(partition_by) != table.partition_by:
         has = ", ".join(table.partition_by) or "no column"
-        msg = f"{name}: the table is partitioned by {has}; say the same in partition_by"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: the table is partitioned by {has}; say the same in partition_by"
+        )
     theirs = {field["name"]: field for field in table.schema["fields"]}
     for field in schema["fields"]:
         known = theirs.pop(field["name"], None)
         if known is None:
-            msg = f"{name}: the table has no column {field['name']!r}; add it, or select others"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{name}: the table has no column {field['name']!r}; add it, or select others"
+            )
         if _plain(known["type"]) != field["type"]:
-            msg = (
+            raise ConfigError(
                 f"{name}: column {field['name']!r} is {_shown(field['type'])}, but "
                 f"{_shown(known['type'])} in the table; cast it"
             )
-            raise ConfigError(msg)
     for column in (f for f in table.schema["fields"] if not f["nullable"]):
-        msg = (
+        raise ConfigError(
             f"{name}: the table's column {column['name']!r} must not be null, which no writer "
             "checks for the rows of a stream; drop the rule (alter.drop_column_not_null)"
         )
-        raise ConfigError(msg)
     if missing := set(theirs) & set(table.partition_by):
-        msg = f"{name}: there is no column {missing.pop()!r}, by which the table is partitioned"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: there is no column {missing.pop()!r}, by which the table is partitioned"
+        )
 
 
 def _check_rules(table: TableFacts, name: str) -> None:
     if unknown := sorted(table.writer_features - _WRITER_FEATURES):
-        msg = f"{name}: the table has the feature {unknown[0]!r}, which this sink cannot write"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: the table has the feature {unknown[0]!r}, which this sink cannot write"
+        )
     if table.configuration.get(_NAME_MAPPING, "none") != "none":
-        msg = f"{name}: the table has {_NAME_MAPPING}, which this sink cannot write"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}: the table has {_NAME_MAPPING}, which this sink cannot write")
     if _TRANSACTIONS_KEPT in table.configuration:
-        msg = (
+        raise ConfigError(
             f"{name}: the table has {_TRANSACTIONS_KEPT}, so it would forget which epochs it has "
             "and take them twice; unset the property"
         )
-        raise ConfigError(msg)
     for key in table.configuration:
         if key.startswith(_CONSTRAINT):
-            msg = (
+            raise ConfigError(
                 f"{name}: the table has the constraint {key!r}, which would not be checked; drop it"
             )
-            raise ConfigError(msg)
     for field in table.schema["fields"]:
         if any(key.startswith(_COLUMN_RULES) for key in field.get("metadata", {})):
-            msg = (
+            raise ConfigError(
                 f"{name}: the table's column {field['name']!r} has rules that would not be applied"
             )
-            raise ConfigError(msg)
 
 
 def _plain(kind: Any) -> Any:

@@ -174,11 +174,10 @@ class DeltaSink:
         if local is None:
             objects = open_objects(self._url)
             if objects is None:
-                msg = (
+                raise ConfigError(
                     f"{self.name}: the scheme {scheme_of(self._url)!r} is not known; use a local "
                     "path, s3://, gs:// or abfss://"
                 )
-                raise ConfigError(msg)
             spark_url(self._url)
             try:
                 objects.prove_writes(_TRIALS)
@@ -187,12 +186,10 @@ class DeltaSink:
             return
         folder = Path(local)
         if folder.exists() and not folder.is_dir():
-            msg = f"{self.name}: this is a file; name a folder"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: this is a file; name a folder")
         existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
         if not os.access(existing, os.W_OK | os.X_OK):
-            msg = f"{self.name}: no permission to write in {existing}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: no permission to write in {existing}")
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -284,20 +281,18 @@ class DeltaSink:
             self._log.create(committable.data["schema"], self._partition_by)
             table = self._log.load()
         if table is None:
-            msg = f"{self.name}: the table was removed while it was written to"
-            raise SinkError(msg)
+            raise SinkError(f"{self.name}: the table was removed while it was written to")
         return table
 
     def _read_staged(self, committable: Committable) -> list[DataFile]:
         try:
             return self._read_files(delta_log.files_of(committable), committable.data["schema"])
         except FileNotFoundError as error:
-            msg = (
+            raise SinkError(
                 f"{self.name}: a staged file of epoch {committable.epoch.epoch} is gone ({error}); "
                 "it was removed by hand, or by a VACUUM after more than the retention time: "
                 f"restore it, or {FROM_SCRATCH}"
-            )
-            raise SinkError(msg) from error
+            ) from error
 
     def _read_files(
         self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
@@ -329,8 +324,7 @@ class DeltaSink:
                 moved = table is not None and table.version() != seen
                 failures = 0 if moved else failures + 1
                 if failures >= _FAILURES or not retries.failed():
-                    msg = f"{self.name}: {type(error).__name__}: {error}"
-                    raise SinkError(msg) from error
+                    raise SinkError(f"{self.name}: {type(error).__name__}: {error}") from error
             else:
                 return
             retries.pause()
@@ -411,8 +405,9 @@ class DeltaSink:
         given = {c.epoch.epoch for c in committables}
         more = delta_log.epochs_after(table, committables[0].epoch.query_id, min(given)) - given
         if more:
-            msg = f"{self.name}: epoch {min(more)} is after what is reverted; revert it, too"
-            raise RevertError(msg)
+            raise RevertError(
+                f"{self.name}: epoch {min(more)} is after what is reverted; revert it, too"
+            )
 
     def _published(
         self, table: DeltaTable, committables: Sequence[Committable]
@@ -428,8 +423,7 @@ class DeltaSink:
         prefixes = [f"{delta_log.folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
         active = delta_log.active_paths(table, prefixes)
         if changed := delta_log.partly_deleted(table, prefixes):
-            msg = f"{self.name}: another program has deleted rows of {min(changed)}"
-            raise RevertError(msg)
+            raise RevertError(f"{self.name}: another program has deleted rows of {min(changed)}")
         return [self._whole(stagings, active) for stagings in standing.values()]
 
     def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
@@ -438,13 +432,13 @@ class DeltaSink:
                 return committable
         epoch = stagings[0].epoch.epoch
         gone = next(path for path, _ in delta_log.files_of(stagings[0]) if path not in active)
-        msg = (
+        raise RevertError(
             f"{self.name}: {gone} of epoch {epoch} is no longer in the table; another program has "
             "compacted, overwritten or deleted it, so its rows are not known any more"
         )
-        raise RevertError(msg)
 
     def _check_removable(self, table: DeltaTable) -> None:
         if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
-            msg = f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
-            raise RevertError(msg)
+            raise RevertError(
+                f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
+            )

@@ -146,19 +146,17 @@ class EmrOptions:
 
     def check(self) -> None:
         if not _ROLE.fullmatch(self.execution_role):
-            msg = (
+            raise ConfigError(
                 f"emr-serverless: execution_role {self.execution_role!r} is no ARN of a role; "
                 "write arn:aws:iam::ACCOUNT:role/NAME"
             )
-            raise ConfigError(msg)
         for name in ("entry_point", "runtime", "log_uri"):
             given = getattr(self, name)
             if not given.startswith("s3://") and (given or name != "log_uri"):
-                msg = (
+                raise ConfigError(
                     f"emr-serverless: {name} {given!r} is no address in S3; upload what "
                     "'spark-stream package' makes, and write s3://BUCKET/KEY"
                 )
-                raise ConfigError(msg)
 
 
 class Tail(NamedTuple):
@@ -217,13 +215,13 @@ class EmrServerlessLauncher:
         asked = {"applicationId": self._options.application_id}
         application = self._ask("get_application", _ApplicationAnswer, asked).application
         if application.type.upper() != "SPARK":
-            msg = f"{self._named} is one of {application.type}; name one of Spark"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self._named} is one of {application.type}; name one of Spark")
         starts = application.autoStartConfiguration.enabled
         is_stopped = application.state == "STOPPED" and not starts
         if application.state in _ENDED_APPLICATIONS or is_stopped:
-            msg = f"{self._named} is {application.state}; start it, or name another one"
-            raise SubmissionRefusedError(msg)
+            raise SubmissionRefusedError(
+                f"{self._named} is {application.state}; start it, or name another one"
+            )
 
     def submit(self, application: Application, token: str) -> Handle:
         self._options.check()
@@ -253,8 +251,9 @@ class EmrServerlessLauncher:
         if run is None or _STATES.get(run.state) is LaunchState.ENDED:
             return
         if run.name != _name(handle.driver_id):
-            msg = f"{self._named}: run {handle.id} is called {run.name!r}, so it is not ours"
-            raise SubmissionRefusedError(msg)
+            raise SubmissionRefusedError(
+                f"{self._named}: run {handle.id} is called {run.name!r}, so it is not ours"
+            )
         self._ask("cancel_job_run", dict[str, Any], _location_of(handle))
 
     def log(self, handle: Handle, offset: int = 0) -> LogPart:
@@ -330,8 +329,7 @@ class EmrServerlessLauncher:
             if not page.nextToken:
                 return
             asked["nextToken"] = page.nextToken
-        msg = f"{self._named}: list_job_runs: no end after {_MOST_PAGES} answers"
-        raise WrongAnswerError(msg)
+        raise WrongAnswerError(f"{self._named}: list_job_runs: no end after {_MOST_PAGES} answers")
 
     def _run(self, handle: Handle) -> _JobRun | None:
         try:
@@ -358,18 +356,20 @@ class EmrServerlessLauncher:
             *(exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
             *(exceptions.NoRegionError, exceptions.ProfileNotFound),
         ) as error:
-            msg = f"{self._named}: {error}; complete the connection (docs/launchers.md)"
-            raise ConfigError(msg) from None
+            raise ConfigError(
+                f"{self._named}: {error}; complete the connection (docs/launchers.md)"
+            ) from None
         except exceptions.ParamValidationError as error:
-            msg = f"{self._named}: {operation}: {first_line(str(error))}"
-            raise ConfigError(msg) from None
+            raise ConfigError(f"{self._named}: {operation}: {first_line(str(error))}") from None
         except _UNREADABLE as error:
             why = f"{type(error).__name__}: {first_line(str(error))}"
-            msg = f"{self._named}: {operation}: not an answer that can be read: {why}"
-            raise WrongAnswerError(msg) from None
+            raise WrongAnswerError(
+                f"{self._named}: {operation}: not an answer that can be read: {why}"
+            ) from None
         except (exceptions.BotoCoreError, OSError) as error:
-            msg = f"{self._named}: does not answer: {first_line(str(error))}"
-            raise LauncherAwayError(msg) from None
+            raise LauncherAwayError(
+                f"{self._named}: does not answer: {first_line(str(error))}"
+            ) from None
 
     def _refusal(self, response: dict[str, Any], operation: str, text: str) -> Exception:
         code = str(response.get("Error", {}).get("Code", ""))
@@ -410,8 +410,9 @@ class EmrKind:
     ) -> EmrServerlessLauncher:
         require_extra("the launcher 'emr-serverless'", "emr", "airflow.providers.amazon")
         if not options.get("application_id"):
-            msg = "launcher 'emr-serverless': application_id is not given; see launcher_options"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "launcher 'emr-serverless': application_id is not given; see launcher_options"
+            )
         clients = functools.partial(_client, connection.conn_id, named)
         return EmrServerlessLauncher(EmrOptions(**options), clients)
 
@@ -431,8 +432,7 @@ def _client(conn_id: str, named: str, service: str) -> Any:
         config = once.merge(hook.config)  # config_kwargs of the connection go first
         return hook.get_client_type(region_name=hook.region_name, config=config)
     except (AirflowException, NotImplementedError, ValueError) as error:
-        msg = f"{named}: {first_line(str(error))}; correct the connection"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{named}: {first_line(str(error))}; correct the connection") from error
 
 
 EMR_SERVERLESS: Final = EmrKind()

@@ -110,8 +110,7 @@ class HdfsStorage:
         """Remove the file, or the folder with all in it, in one step; one request."""
         target = self._path(path)
         if not target:
-            msg = f"{self.url}/: this is all of HDFS, which is not removed"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.url}/: this is all of HDFS, which is not removed")
         self._patiently(lambda: self._namenode.delete(target, recursive=True))
 
     def delete_all(self, paths: Sequence[str]) -> None:
@@ -151,8 +150,9 @@ class HdfsStorage:
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
         """Refuse, as :meth:`is_beside` says: files come by way of this machine."""
         del go_on
-        msg = f"{source.url}/{path}: HDFS copies no file from there to {self.url} by itself"
-        raise UnsupportedStorageError(msg)
+        raise UnsupportedStorageError(
+            f"{source.url}/{path}: HDFS copies no file from there to {self.url} by itself"
+        )
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
         def fetch() -> None:
@@ -233,11 +233,10 @@ class HdfsStorage:
         except FileExistsError:
             self._namenode.keeps_names = True
             return
-        msg = (
+        raise UnsupportedStorageError(
             f"{self._where(path)}: a rename there replaces a file although it was asked not to, so "
             "it cannot decide between two drivers; put the job directory on another filesystem"
         )
-        raise UnsupportedStorageError(msg)
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -285,8 +284,9 @@ class HdfsStorage:
         names = [name for name in path.split("/") if name]
         for name in names:
             if ":" in name or name in {".", ".."}:
-                msg = f"{self._namenode.where(f'{self._root}/{path}')}: HDFS has no name {name!r}"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{self._namenode.where(f'{self._root}/{path}')}: HDFS has no name {name!r}"
+                )
         return "/".join([self._root, *names])
 
     def _where(self, path: str) -> str:
@@ -305,25 +305,22 @@ class WebHdfs:
     def open(self, url: str) -> HdfsStorage:
         authority, _, path = url.partition("://")[2].partition("/")
         if "@" in authority:
-            msg = (
+            raise ConfigError(
                 f"{shown_address(url)}: HDFS' user is no part of "
                 "an address; set HADOOP_USER_NAME, or use Kerberos, as docs/storage.md says"
             )
-            raise ConfigError(msg)
         host, colon, port = authority.rpartition(":")
         if not (host and colon and port.isdigit()):
-            msg = (
+            raise ConfigError(
                 f"{shown_address(url)}: names no port; write webhdfs://namenode:9870/path with the "
                 "port of the namenode's HTTP server"
             )
-            raise ConfigError(msg)
         try:
             namenode = name_node(host, int(port))
         except (ConfigError, ImportError):
             raise
         except Exception as error:  # fsspec's settings, such as a user beside a token
-            msg = f"{url}: the client of HDFS cannot be made: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{url}: the client of HDFS cannot be made: {error}") from error
         return HdfsStorage(namenode, "").at(path)
 
     def spark_url(self, url: str) -> str:

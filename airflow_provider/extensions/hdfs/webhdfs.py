@@ -144,12 +144,11 @@ class NameNode:
         # Without the options HDFS moves a file into a folder of the target's name, and replaces
         # nothing. Who answers as for that, with a boolean, has not read them.
         if answer.content.strip():
-            msg = (
+            raise UnsupportedStorageError(
                 f"{self.address}: what answers here, such as an HttpFS gateway, does not know "
                 "WebHDFS' renameoptions, so it cannot decide between two drivers; name the HTTP "
                 "address of the namenode itself"
             )
-            raise UnsupportedStorageError(msg)
 
     def read(self, path: str, *, first_bytes: int | None = None) -> bytes:
         """Return a file's bytes, or the first of them."""
@@ -260,8 +259,7 @@ class _Explained:
         from requests.exceptions import InvalidURL, RequestException
 
         if isinstance(error, InvalidURL):
-            msg = f"{self._where}: no server has this address ({error})"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{self._where}: no server has this address ({error})") from error
         if isinstance(error, RequestException):
             said = f"{self._host or 'the server'}: {type(error).__name__}: {error}"
             raise _no_answer(said, self._where) from error

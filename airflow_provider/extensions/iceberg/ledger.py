@@ -74,8 +74,9 @@ class Ledger:
             read: _Property = decode(_Property, read_json(text))
             reverted, refused = _from_ranges(read.reverted), _from_ranges(read.refused)
         except (Mismatch, ValueError) as error:
-            msg = f"table property {_PREFIX}{query_id}: {error}; put back what the table had there"
-            raise CorruptDocumentError(msg) from None
+            raise CorruptDocumentError(
+                f"table property {_PREFIX}{query_id}: {error}; put back what the table had there"
+            ) from None
         return cls(query_id, read.epoch, reverted, refused)
 
     def to_properties(self) -> dict[str, str]:
@@ -146,8 +147,7 @@ def _published(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, in
 
 def _from_ranges(ranges: Sequence[_Range]) -> frozenset[int]:
     if sum(max(0, last - first) for first, last in ranges) > _MOST_EPOCHS:
-        msg = f"ranges of more than {_MOST_EPOCHS} epochs"
-        raise ValueError(msg)
+        raise ValueError(f"ranges of more than {_MOST_EPOCHS} epochs")
     return frozenset(epoch for first, last in ranges for epoch in range(first, last + 1))
 
 

@@ -51,8 +51,9 @@ def new_schema(arrow: pa.Schema, name: str) -> Schema:
         try:
             Catalog._convert_schema_if_needed(pa.schema([field]))
         except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
-            msg = f"{name}: Iceberg has no type for column {field.name!r}: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"{name}: Iceberg has no type for column {field.name!r}: {error}"
+            ) from error
     return assign_fresh_schema_ids(Catalog._convert_schema_if_needed(arrow))
 
 
@@ -76,8 +77,9 @@ def _check_source(kind: Any, column: str, name: str) -> None:
 
     # The statistics that partition values are read from know no NaN.
     if not kind.is_primitive or isinstance(kind, DoubleType | FloatType):
-        msg = f"{name}: column {column!r} is of type {kind}, which is none to partition by"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: column {column!r} is of type {kind}, which is none to partition by"
+        )
 
 
 def check_fits(table: Table, arrow: pa.Schema, partition_by: Sequence[str], name: str) -> None:
@@ -87,11 +89,10 @@ def check_fits(table: Table, arrow: pa.Schema, partition_by: Sequence[str], name
         _check_column(schema, field, table.metadata.format_version, name)
     for column in schema.fields:
         if column.required:
-            msg = (
+            raise ConfigError(
                 f"{name}: the table's column {column.name!r} is required, and Spark writes every "
                 "column as optional; make it optional in the table"
             )
-            raise ConfigError(msg)
     _check_names(table, arrow, name)
     _check_partitions(table, arrow, partition_by, name)
 
@@ -101,18 +102,18 @@ def _check_column(schema: Schema, field: Any, version: Any, name: str) -> None:
     from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible
 
     if field.name not in schema.column_names:
-        msg = f"{name}: the table has no column {field.name!r}; add it to the table or drop it"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: the table has no column {field.name!r}; add it to the table or drop it"
+        )
     only = schema.select(field.name)
     try:
         _check_pyarrow_schema_compatible(only, pa.schema([field]), format_version=version)
     except (TypeError, ValueError) as error:
         kind = schema.find_field(field.name).field_type
-        msg = (
+        raise ConfigError(
             f"{name}: column {field.name!r} is {field.type} in the query and {kind} in the table; "
             "cast it"
-        )
-        raise ConfigError(msg) from error
+        ) from error
 
 
 def _check_names(table: Table, arrow: pa.Schema, name: str) -> None:
@@ -124,11 +125,10 @@ def _check_names(table: Table, arrow: pa.Schema, name: str) -> None:
         wanted = table.schema().find_field(field.name).field_id
         known = [m.field_id for m in mapping.root if field.name in m.names]
         if known != [wanted]:
-            msg = (
+            raise ConfigError(
                 f"{name}: the table's property schema.name-mapping.default does not map column "
                 f"{field.name!r} to its id {wanted}, so readers would not find it; correct it"
             )
-            raise ConfigError(msg)
 
 
 def _check_partitions(
@@ -143,23 +143,22 @@ def _check_partitions(
         column = schema.find_column_name(field.source_id)
         _split(field, name)
         if column is None or column not in arrow.names:
-            msg = f"{name}: the table is partitioned by {column!r}, which the query does not have"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{name}: the table is partitioned by {column!r}, which the query does not have"
+            )
         _check_source(schema.find_field(column).field_type, column, name)
         if plan[field.source_id].mode.type in {MetricModeTypes.NONE, MetricModeTypes.COUNTS}:
-            msg = (
+            raise ConfigError(
                 f"{name}: partition values are read from the files' statistics, and the table's "
                 f"write.metadata.metrics properties turn those of column {column!r} off"
             )
-            raise ConfigError(msg)
         by_value.append(column if str(field.transform) == "identity" else f"{field.transform}")
     if partition_by and list(partition_by) != by_value:
         made = f"by {', '.join(by_value)}" if by_value else "not"
-        msg = (
+        raise ConfigError(
             f"{name}: the table is partitioned {made}, so partition_by={list(partition_by)} cannot "
             "be kept to; leave partition_by out"
         )
-        raise ConfigError(msg)
 
 
 def partition_columns(table: Table, df: DataFrame, name: str) -> list[Column]:
@@ -196,11 +195,10 @@ def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
     if isinstance(field.transform, TruncateTransform):
         width = field.transform.width
         return lambda column, kind: _truncated(width, column, kind)
-    msg = (
+    raise ConfigError(
         f"{name}: the table is partitioned by {transform} ({field.name!r}); only values, year, "
         "month, day, hour and truncate can be derived from a file's statistics"
     )
-    raise ConfigError(msg)
 
 
 def _exact(column: Column, kind: str) -> Column:

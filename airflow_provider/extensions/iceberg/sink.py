@@ -164,8 +164,9 @@ class IcebergSink:
             msg = f"{self.name}: the catalog cannot be reached: {error}"
             raise refusal_of(error, msg) from error
         if not exists:
-            msg = f"{self.name}: the catalog has no namespace {namespace!r}; create it first"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self.name}: the catalog has no namespace {namespace!r}; create it first"
+            )
         if table is None:
             new_partition_fields(new_schema(arrow, self.name), self._partition_by, self.name)
         else:
@@ -175,12 +176,10 @@ class IcebergSink:
         check_append_only(self.name, output_mode)
         namespace, _, table_name = self._table_name.rpartition(".")
         if not namespace or not table_name:
-            msg = f"{self.name}: name the table with its namespace: 'namespace.table'"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: name the table with its namespace: 'namespace.table'")
         missing = [column for column in self._partition_by if column not in df.columns]
         if missing:
-            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: there is no column {missing[0]!r} to partition by")
 
     def _arrow_schema(self, df: DataFrame) -> pa.Schema:
         require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
@@ -189,8 +188,9 @@ class IcebergSink:
         try:
             return as_staged(arrow_schema(df.schema))
         except PySparkException as error:
-            msg = f"{self.name}: a column's type has no counterpart: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"{self.name}: a column's type has no counterpart: {error}"
+            ) from error
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -317,14 +317,14 @@ class IcebergSink:
     def _load_same(self, committable: Committable) -> Table:
         table = self._load()
         if table is None:
-            msg = f"{self.name}: the table is gone, and with it what was staged and published"
-            raise SinkError(msg)
+            raise SinkError(
+                f"{self.name}: the table is gone, and with it what was staged and published"
+            )
         if str(table.metadata.table_uuid) != committable.data["table_uuid"]:
-            msg = (
+            raise SinkError(
                 f"{self.name}: the table was dropped and made again since the epoch was staged; "
                 f"{FROM_SCRATCH}"
             )
-            raise SinkError(msg)
         return table
 
     # --- what is not published --------------------------------------------------------------------
@@ -405,8 +405,9 @@ class IcebergSink:
 
     def _check_same(self, table: Table, committables: Sequence[Committable]) -> None:
         if any(c.data["table_uuid"] != str(table.metadata.table_uuid) for c in committables):
-            msg = f"{self.name}: the table was dropped and made again since it was written to"
-            raise RevertError(msg)
+            raise RevertError(
+                f"{self.name}: the table was dropped and made again since it was written to"
+            )
 
     def _published_files(
         self, table: Table, ledger: Ledger, committables: Sequence[Committable]
@@ -426,12 +427,11 @@ class IcebergSink:
             whole = [c for c in stagings if all(path in live for path in tables.paths_of(c))]
             if stagings and not whole:
                 gone = next(path for path in tables.paths_of(stagings[0]) if path not in live)
-                msg = (
+                raise RevertError(
                     f"{self.name}: {gone} of epoch {epoch} is no longer in the table; another "
                     "program has compacted, overwritten or deleted it, so its rows are not known "
                     "any more"
                 )
-                raise RevertError(msg)
             chosen += [live[path] for c in whole for path in tables.paths_of(c)]
         return chosen
 
@@ -468,8 +468,7 @@ class IcebergSink:
             try:
                 yield
             except FileNotFoundError as error:
-                msg = (
+                raise SinkError(
                     f"{self.name}: a staged file is gone ({error}); it was removed by hand or by "
                     f"a job that removes orphan files: restore it, or {FROM_SCRATCH}"
-                )
-                raise SinkError(msg) from error
+                ) from error

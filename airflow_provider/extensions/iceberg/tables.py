@@ -75,11 +75,10 @@ class DataFiles:
             nulls = (entry.null_value_counts or {}).get(field.source_id)
             expected = entry.record_count if entry.partition[position] is None else 0
             if nulls != expected:
-                msg = (
+                raise SinkError(
                     f"{self._name}: the statistics of {entry.file_path} do not tell the partition "
                     f"{field.name!r}; see the table's write.metadata.metrics properties"
                 )
-                raise SinkError(msg)
 
 
 def name_mapping_of(table: Table) -> dict[str, str]:

@@ -142,8 +142,9 @@ class Connection:
             settings |= {"error_cb": self._errors.append, "logger": _CLIENT_LOG}
             self.consumer = Consumer(settings)
         except (KafkaException, ValueError, TypeError) as error:
-            msg = f"Kafka's client refuses its options kafka.*: {self._text(_reason(error))}"
-            raise ConfigError(msg) from None
+            raise ConfigError(
+                f"Kafka's client refuses its options kafka.*: {self._text(_reason(error))}"
+            ) from None
 
     def close(self) -> None:
         self.consumer.close()
@@ -252,11 +253,10 @@ class Connection:
             if left_s <= _ASK_S:
                 break
             self._clock.sleep(0.1)  # an error that was there at once
-        msg = (
+        raise OutageError(
             f"Kafka at {self._options.servers} does not answer within {ANSWER_S:.0f} s: "
             f"{self.last_problem()}; see option kafka.bootstrap.servers, and whether it runs"
         )
-        raise OutageError(msg)
 
     def _listen(self) -> None:
         self.consumer.consume(1, 0)
@@ -378,11 +378,10 @@ class RangeFetcher:
             raise refusal
         if self._clock.monotonic() - self._heard < self._options.poll_timeout_s:
             return
-        msg = (
+        raise OutageError(
             f"{self._where()}: nothing has arrived for {self._options.poll_timeout_s:.0f} s "
             f"(kafkaConsumer.pollTimeoutMs): {self._connection.last_problem()}"
         )
-        raise OutageError(msg)
 
     def _where(self) -> str:
         part = self._part

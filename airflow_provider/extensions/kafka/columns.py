@@ -62,11 +62,10 @@ class Columns:
         for field in schema:
             if whole.get(field.name) != field.dataType:
                 columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in whole.items())
-                msg = (
+                raise ConfigError(
                     f"schema: {field.name} {field.dataType.simpleString()} is none of the columns "
                     f"of a message: {columns}; leave schema out, or name some of these"
                 )
-                raise ConfigError(msg)
         return cls(tuple(field.name for field in schema))
 
     def batch_of(self, messages: Sequence[Any], partition: Partition) -> pa.RecordBatch:

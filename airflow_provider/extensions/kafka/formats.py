@@ -45,8 +45,9 @@ class _Kafka:
         try:
             return to_json(offsets_at(options, moment))
         except SparkStreamError as error:
-            msg = f"source {name!r} ({self.format}): ends={moment.isoformat()}: {error}"
-            raise type(error)(msg) from error
+            raise type(error)(
+                f"source {name!r} ({self.format}): ends={moment.isoformat()}: {error}"
+            ) from error
 
     def schema(self, options: Mapping[str, str]) -> StructType:
         from airflow_provider.extensions.kafka.columns import schema_of
@@ -66,16 +67,14 @@ class PythonKafka(_Kafka):
         from airflow_provider.extensions.kafka.planner import check_options
 
         if importlib.util.find_spec("pyspark.sql.datasource") is None:
-            msg = (
+            raise ConfigError(
                 f"source {name!r}: {FORMAT} needs Spark 4.0 or newer, not {spark.version}; read "
                 f"with format={CONNECTOR!r}, which needs a jar: {own_package(spark, ARTIFACT)}"
             )
-            raise ConfigError(msg)
         try:
             check_options(options, is_batch=not streaming)
         except SparkStreamError as error:
-            msg = f"source {name!r} ({FORMAT}): {error}"
-            raise type(error)(msg) from error
+            raise type(error)(f"source {name!r} ({FORMAT}): {error}") from error
         if not is_registered(spark, FORMAT):
             from airflow_provider.extensions.kafka.source import KafkaDataSource
 
@@ -88,8 +87,7 @@ class PythonKafka(_Kafka):
         try:
             Columns.of(df.schema, has_headers=parse_options(options).has_headers)
         except ConfigError as error:
-            msg = f"source {name!r} ({FORMAT}): {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"source {name!r} ({FORMAT}): {error}") from error
 
     def may_lose(self, options: Mapping[str, str]) -> bool:
         """Whether ``failOnDataLoss`` is false; otherwise such a batch is not planned."""
@@ -133,8 +131,7 @@ class SparksKafka(_Kafka):
         try:
             check_topics({_ASKED[key]: value for key, value in given.items() if key in _ASKED})
         except SparkStreamError as error:
-            msg = f"source {name!r} ({CONNECTOR}): {error}"
-            raise type(error)(msg) from error
+            raise type(error)(f"source {name!r} ({CONNECTOR}): {error}") from error
 
 
 PYTHON_KAFKA: Final = PythonKafka()

@@ -104,8 +104,7 @@ def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaO
     _check_names(given)
     servers = options.get(_SERVERS, "")
     if not servers:
-        msg = f"option {_SERVERS} is missing; it is HOST:PORT, or several with commas"
-        raise ConfigError(msg)
+        raise ConfigError(f"option {_SERVERS} is missing; it is HOST:PORT, or several with commas")
     _check_subscription(options)
     return KafkaOptions(
         servers=shown_address(servers),
@@ -148,22 +147,23 @@ def _check_names(given: Mapping[str, str]) -> None:
         if key in _KNOWN or key.startswith((PREFIX, _INTERNAL)):
             continue
         if key in _ONLY_THERE:
-            msg = (
+            raise ConfigError(
                 f"option {_ONLY_THERE[key]} is one of Spark's connector, format 'kafka', and "
                 f"{FORMAT} has none like it; leave it out"
             )
-            raise ConfigError(msg)
         known = ", ".join(sorted(_KNOWN.values(), key=str.lower))
-        msg = f"unknown option {name!r}; {FORMAT} has {known}, and kafka.* for its client"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"unknown option {name!r}; {FORMAT} has {known}, and kafka.* for its client"
+        )
 
 
 def _check_subscription(options: Mapping[str, str]) -> None:
     found = [name for name in _SUBSCRIPTIONS if options.get(name.lower())]
     if len(found) != 1:
         given = " and ".join(found) or "none"
-        msg = f"one of the options {', '.join(_SUBSCRIPTIONS)} says what is read, found {given}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"one of the options {', '.join(_SUBSCRIPTIONS)} says what is read, found {given}"
+        )
 
 
 def _topics(text: str) -> tuple[str, ...]:
@@ -176,8 +176,9 @@ def _pattern(text: str | None) -> str | None:
     try:
         re.compile(text)
     except re.error as error:
-        msg = f"option subscribePattern: {text!r} is no regular expression: {error}"
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"option subscribePattern: {text!r} is no regular expression: {error}"
+        ) from None
     return text
 
 
@@ -190,8 +191,7 @@ def _assigned(text: str | None) -> tuple[Partition, ...]:
         for numbers in found.values()
     )
     if not is_list:
-        msg = 'option assign: expected {"topic": [0, 1]}'
-        raise ConfigError(msg)
+        raise ConfigError('option assign: expected {"topic": [0, 1]}')
     return tuple(sorted({Partition(topic, n) for topic, ns in found.items() for n in ns}))
 
 
@@ -207,8 +207,9 @@ def _bound(options: Mapping[str, str], names: tuple[str, str, str], default: int
     if word not in _WORDS:
         return Bound(LATEST, offsets=_offsets(offsets, text, least=LATEST if is_end else EARLIEST))
     if is_end and _WORDS[word] == EARLIEST:
-        msg = "option endingOffsets: 'earliest' would end before anything is read; use 'latest'"
-        raise ConfigError(msg)
+        raise ConfigError(
+            "option endingOffsets: 'earliest' would end before anything is read; use 'latest'"
+        )
     return Bound(_WORDS[word], is_given=not is_end)  # a source ends at the latest anyway
 
 
@@ -217,12 +218,12 @@ def _offsets(name: str, text: str, *, least: int) -> Offsets:
     try:
         found = from_json(value)
     except ValueError as error:
-        msg = f"option {name}: {error}"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"option {name}: {error}") from None
     below = [p for p, offset in found.items() if offset < least]
     if below:
-        msg = f"option {name}: {below[0]} has {found[below[0]]}, which is less than {least}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"option {name}: {below[0]} has {found[below[0]]}, which is less than {least}"
+        )
     return found
 
 
@@ -230,8 +231,7 @@ def _json(name: str, text: str) -> Any:
     try:
         return read_json(text)
     except ValueError:
-        msg = f"option {name}: {text[:80]!r} is no JSON"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"option {name}: {text[:80]!r} is no JSON") from None
 
 
 def _number(options: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
@@ -239,24 +239,23 @@ def _number(options: Mapping[str, str], name: str, *, least: int = 1) -> int | N
     if text is None:
         return None
     if not text.isdecimal() or int(text) < least:
-        msg = f"option {name}: expected a whole number from {least} on, found {text[:80]!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"option {name}: expected a whole number from {least} on, found {text[:80]!r}"
+        )
     return int(text)
 
 
 def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     choice = options.get(name.lower(), str(default)).lower()
     if choice not in {"true", "false"}:
-        msg = f"option {name}: expected true or false, found {choice[:80]!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"option {name}: expected true or false, found {choice[:80]!r}")
     return choice == "true"
 
 
 def _one_of(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     choice = options.get(name.lower(), choices[0]).lower()
     if choice not in choices:
-        msg = f"option {name}: expected {' or '.join(choices)}, found {choice[:80]!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"option {name}: expected {' or '.join(choices)}, found {choice[:80]!r}")
     return choice
 
 
@@ -306,8 +305,7 @@ def client_properties(options: Mapping[str, str]) -> dict[str, str]:
     }
     for name in given:
         if name in _DECIDED:
-            msg = f"option {PREFIX}{name}: {_DECIDED[name]}; leave it out"
-            raise ConfigError(msg)
+            raise ConfigError(f"option {PREFIX}{name}: {_DECIDED[name]}; leave it out")
     found = _stores(given)
     found |= _login(given.pop(_JAAS, None))
     for name, value in given.items():
@@ -322,20 +320,18 @@ def _stores(given: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     if (location := given.pop("ssl.truststore.location", None)) is not None:
         if kinds["ssl.truststore.type"] != "PEM":
-            msg = (
+            raise ConfigError(
                 f"option {PREFIX}ssl.truststore.location is a key store of Java's; name a file of "
                 f"PEM certificates with {PREFIX}ssl.ca.location"
             )
-            raise ConfigError(msg)
         found["ssl.ca.location"] = location
         given.pop("ssl.truststore.password", None)
     if "ssl.keystore.location" in given and kinds["ssl.keystore.type"] != "PKCS12":
-        msg = (
+        raise ConfigError(
             f"option {PREFIX}ssl.keystore.location is read with {PREFIX}ssl.keystore.type=PKCS12; "
             f"PEM files are named with {PREFIX}ssl.certificate.location and "
             f"{PREFIX}ssl.key.location"
         )
-        raise ConfigError(msg)
     return found
 
 
@@ -347,12 +343,11 @@ def _login(text: str | None) -> dict[str, str]:
     rest = match["rest"] if match is not None else ""
     found = {each["name"]: _value(each) for each in _LOGIN_OPTION.finditer(rest)}
     if not {"username", "password"} <= set(found):
-        msg = (
+        raise ConfigError(
             f"option {PREFIX}{_JAAS}: expected PlainLoginModule or ScramLoginModule with username "
             f"and password; others are options of their own, such as {PREFIX}sasl.username, "
             f"{PREFIX}sasl.password and {PREFIX}sasl.oauthbearer.*"
         )
-        raise ConfigError(msg)
     return {"sasl.username": found["username"], "sasl.password": found["password"]}
 
 

@@ -141,21 +141,19 @@ class Planner:
     def check_end(self, end: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
         short = {p: to for p, to in end.items() if latest.get(p, 0) < to}
         for partition, to in sorted(short.items()):
-            msg = (
+            raise LostInputError(
                 f"{partition} is to be read up to offset {to}, and ends at "
                 f"{latest.get(partition, 0)}: it has lost messages, or the end is wrong"
             )
-            raise LostInputError(msg)
 
     def _check_reached(self, start: Offsets) -> None:
         there = self._all_of(dict.fromkeys(start, LATEST))
         for partition, offset in sorted(start.items()):
             if offset > there[partition]:
-                msg = (
+                raise ConfigError(
                     f"option startingOffsets: {partition} ends at {there[partition]}, before "
                     f"{offset}"
                 )
-                raise ConfigError(msg)
 
     def known(self) -> frozenset[Partition]:
         if self._absent(self._broker.find()) is not None:
@@ -188,8 +186,7 @@ class Planner:
     def _all_of(self, wanted: Mapping[Partition, int]) -> Offsets:
         found = self._asked_twice(wanted)
         if missing := set(wanted).difference(found):
-            msg = f"{listed(missing)}: {_NOT_THERE}"
-            raise LostInputError(msg)
+            raise LostInputError(f"{listed(missing)}: {_NOT_THERE}")
         return found
 
     def _resolved(
@@ -205,17 +202,15 @@ class Planner:
         found = self._all_of({p: times[p] for p in partitions})
         after = [p for p, offset in found.items() if offset < 0]
         if after and is_strict:
-            msg = (
+            raise ConfigError(
                 f"{listed(after)}: no message is of the starting time or later; "
                 "startingOffsetsByTimestampStrategy=latest starts with the next one"
             )
-            raise ConfigError(msg)
         return found | self._all_of(dict.fromkeys(after, LATEST))
 
     def _lost(self, what: str) -> None:
         if self._options.fails_on_loss:
-            msg = f"{what}; failOnDataLoss=false continues with what is left"
-            raise LostInputError(msg)
+            raise LostInputError(f"{what}; failOnDataLoss=false continues with what is left")
         log.warning("%s; the query continues without (failOnDataLoss=false)", what)
 
 
@@ -225,11 +220,9 @@ def _check_all_named(
     """Refuse offsets for other partitions than there are: Spark's connector does so, too."""
     unnamed, unknown = partitions.difference(named), set(named).difference(partitions)
     if unnamed:
-        msg = f"option {option}: no value for {listed(unnamed)}; name every partition"
-        raise ConfigError(msg)
+        raise ConfigError(f"option {option}: no value for {listed(unnamed)}; name every partition")
     if unknown:
-        msg = f"option {option}: {listed(unknown)}: no such partition in what is read"
-        raise ConfigError(msg)
+        raise ConfigError(f"option {option}: {listed(unknown)}: no such partition in what is read")
 
 
 def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
@@ -243,8 +236,7 @@ def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
     options = parse_options(given, is_batch=is_batch)
     with opened(options) as connection:
         if not Planner(options, connection).known():
-            msg = f"option subscribePattern: no topic at {options.servers} matches"
-            raise ConfigError(msg)
+            raise ConfigError(f"option subscribePattern: no topic at {options.servers} matches")
 
 
 def check_topics(given: Mapping[str, str]) -> None:

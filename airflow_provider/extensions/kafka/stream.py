@@ -40,11 +40,10 @@ class PlainStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         start = self._options.start
         if start.named is None and start.timestamp_ms is None and start.everywhere == LATEST:
-            msg = (
+            raise ConfigError(
                 "option startingOffsets: before Spark 4.2 the first batch would skip messages when "
                 "it runs again; use 'earliest', offsets, or startingTimestamp"
             )
-            raise ConfigError(msg)
         self._read = self._planner().first()
         return to_json(self._read)
 

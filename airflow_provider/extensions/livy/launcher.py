@@ -91,11 +91,10 @@ class LivyOptions:
     def check(self) -> None:
         for name in ("entry_point", "runtime"):
             if not getattr(self, name):
-                msg = (
+                raise ConfigError(
                     f"livy: {name} is not given; put what 'spark-stream package' makes where the "
                     "cluster reads it, and give its address"
                 )
-                raise ConfigError(msg)
 
 
 class _MissingError(SubmissionRefusedError):
@@ -146,8 +145,7 @@ class LivyLauncher:
             is_address = False
         if not is_address:
             shown = shown_address(hook.base_url)
-            msg = f"livy: {shown!r}: give an address such as http://HOST:8998"
-            raise ConfigError(msg)
+            raise ConfigError(f"livy: {shown!r}: give an address such as http://HOST:8998")
         self._named = f"livy {hook.base_url}"
 
     def check(self) -> None:
@@ -155,8 +153,7 @@ class LivyLauncher:
         try:
             self._ask("GET", "batches", _Page, {"from": 0, "size": 1})
         except WrongAnswerError as error:
-            msg = f"{error}; is it a Livy server?"
-            raise SubmissionRefusedError(msg) from None
+            raise SubmissionRefusedError(f"{error}; is it a Livy server?") from None
 
     def submit(self, application: Application, token: str) -> Handle:
         self._options.check()
@@ -230,14 +227,16 @@ class LivyLauncher:
             total = total if number else page.total
             if not page.sessions or begin >= total:
                 return
-        msg = f"{self._named}: GET /batches: {total} batches, and {begin} in {_MOST_PAGES} answers"
-        raise WrongAnswerError(msg)
+        raise WrongAnswerError(
+            f"{self._named}: GET /batches: {total} batches, and {begin} in {_MOST_PAGES} answers"
+        )
 
     def _batch(self, handle: Handle) -> _Batch | None:
         """Return the batch of the handle; None when it is not there, or another has its number."""
         if handle.location.get("server") != self._named:
-            msg = f"{self._named}: batch {handle.id} is one of {handle.location.get('server')}"
-            raise SubmissionRefusedError(msg)
+            raise SubmissionRefusedError(
+                f"{self._named}: batch {handle.id} is one of {handle.location.get('server')}"
+            )
         try:
             found = self._ask("GET", f"batches/{_number(handle)}", _Batch)
         except _MissingError:
@@ -260,14 +259,15 @@ class LivyLauncher:
             status, text = self._send(method, path, data)
         except (OSError, HTTPError) as error:
             line = first_line(str(error) or type(error).__name__)
-            msg = f"{self._named}: does not answer: {line}"
-            raise LauncherAwayError(msg) from None
+            raise LauncherAwayError(f"{self._named}: does not answer: {line}") from None
         if is_transient(status):
-            msg = f"{self._named}: {method} answered {status}: {first_line(text)}"
-            raise LauncherAwayError(msg)
+            raise LauncherAwayError(
+                f"{self._named}: {method} answered {status}: {first_line(text)}"
+            )
         if status in _DENIED:
-            msg = f"{self._named}: answered {status}; correct the connection's login and password"
-            raise SubmissionRefusedError(msg)
+            raise SubmissionRefusedError(
+                f"{self._named}: answered {status}; correct the connection's login and password"
+            )
         if not http.HTTPStatus.OK <= status < http.HTTPStatus.MULTIPLE_CHOICES:
             msg = f"{where} answered {status}: {first_line(text)}"
             is_missing = status == http.HTTPStatus.NOT_FOUND
@@ -275,8 +275,7 @@ class LivyLauncher:
         try:
             answer = read_json(text, at_most_bytes=_MOST_BYTES)
         except ValueError as error:
-            msg = f"{where}: the answer is not JSON: {error}"
-            raise WrongAnswerError(msg) from None
+            raise WrongAnswerError(f"{where}: the answer is not JSON: {error}") from None
         return answer_as(kind, answer, where=where)
 
     def _send(self, method: str, path: str, data: Any) -> tuple[int, str]:
@@ -288,8 +287,9 @@ class LivyLauncher:
             while (step := response.raw.read1(_STEP_BYTES)) and len(found) <= _MOST_BYTES:
                 found += step
                 if self._clock.monotonic() > due:
-                    msg = f"{len(found)} bytes of an answer within {ANSWER_S:.0f} s, and no end"
-                    raise TimeoutError(msg)
+                    raise TimeoutError(
+                        f"{len(found)} bytes of an answer within {ANSWER_S:.0f} s, and no end"
+                    )
         return response.status_code, found.decode(errors="replace")
 
 
@@ -300,8 +300,9 @@ def _name(token: str) -> str:
 def _number(handle: Handle) -> int:
     """Return the batch's number, which becomes a part of a path."""
     if not handle.id.isdigit():
-        msg = f"livy: batch {handle.id!r} is no number; the handle was not made by this launcher"
-        raise SubmissionRefusedError(msg)
+        raise SubmissionRefusedError(
+            f"livy: batch {handle.id!r} is no number; the handle was not made by this launcher"
+        )
     return int(handle.id)
 
 
@@ -327,8 +328,7 @@ class LivyKind:
     def open(self, connection: Connection, options: Mapping[str, str], named: str) -> LivyLauncher:
         require_extra("the launcher 'livy'", "livy", "airflow.providers.apache.livy")
         if not connection.host:
-            msg = f"{named}: has no host; give that of the Livy server"
-            raise ConfigError(msg)
+            raise ConfigError(f"{named}: has no host; give that of the Livy server")
         return LivyLauncher(LivyOptions(**options), _hook(connection))
 
 

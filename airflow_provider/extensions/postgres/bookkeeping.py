@@ -135,11 +135,10 @@ class Books:
         )
         self._set_lock_wait(_TABLE_LOCK_WAIT_S)
         if raised.rowcount == 0:
-            msg = (
+            raise LeaseLostError(
                 f"{self.target}: a driver with a higher fencing token than {token} writes for "
                 f"query id {query_id}; this one has committed nothing since"
             )
-            raise LeaseLostError(msg)
 
     # --- epochs ---------------------------------------------------------------------------------
 

@@ -138,8 +138,7 @@ def server_of(url: str) -> Server:
     if not url.startswith(_SCHEMES):
         scheme = re.match(r"[a-z][a-z0-9+.]*(?=://)", url)
         shown = f", not {scheme[0]}:…" if scheme else ""
-        msg = f"postgres: the address must be postgresql://user@host/database{shown}"
-        raise ConfigError(msg)
+        raise ConfigError(f"postgres: the address must be postgresql://user@host/database{shown}")
     require_extra("the postgres sink", "postgres", "psycopg", on_executors=True)
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
@@ -148,11 +147,10 @@ def server_of(url: str) -> Server:
         parameters = conninfo_to_dict(url)
     except psycopg.Error:
         # libpq's own message repeats parts of the address.
-        msg = (
+        raise ConfigError(
             "postgres: the address is not one that libpq reads; write "
             "postgresql://user:password@host:port/database and percent-encode special characters"
-        )
-        raise ConfigError(msg) from None
+        ) from None
     return Server({name: str(value) for name, value in parameters.items() if value is not None})
 
 

@@ -138,14 +138,13 @@ def columns_for(schema: StructType) -> list[TargetColumn]:
     names = [column.name for column in columns]
     for name in names:
         if not name or len(name.encode()) > _IDENTIFIER_BYTES:
-            msg = f"column {name!r}: PostgreSQL takes names of 1 to 63 bytes; rename it"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"column {name!r}: PostgreSQL takes names of 1 to 63 bytes; rename it"
+            )
         if names.count(name) > 1:
-            msg = f"column {name!r} is there twice; rename one"
-            raise ConfigError(msg)
+            raise ConfigError(f"column {name!r} is there twice; rename one")
     if not columns:
-        msg = "a table needs at least one column"
-        raise ConfigError(msg)
+        raise ConfigError("a table needs at least one column")
     return columns
 
 
@@ -191,11 +190,10 @@ def _type_of(kind: DataType, name: str) -> str:
         return "jsonb"
     found = _PLAIN.get(kind.simpleString())
     if found is None:
-        msg = (
+        raise ConfigError(
             f"column {name!r}: Spark's type {kind.simpleString()} has no counterpart in "
             "PostgreSQL; cast it, to a string for example"
         )
-        raise ConfigError(msg)
     return found
 
 

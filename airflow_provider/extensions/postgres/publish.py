@@ -61,20 +61,18 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
         # The undo log must have what a row was at the moment when it was replaced.
         to.table.lock_against_writers(books.connection)
     if not books.has_staged(staged_id):
-        msg = (
+        raise SinkError(
             f"{books.target}: epoch {epoch.epoch} is neither published nor staged: "
             f"{books.schema}.{staged_name(staged_id)} is gone; it was removed by hand, or the "
             f"database was restored to an earlier time; {FROM_SCRATCH}"
         )
-        raise SinkError(msg)
     statement = _insert_statement(books, table, [column.name for column in columns], staged_id)
     rows = books.connection.execute(statement, {"id": id_}).rowcount
     if rows != staged_rows:
-        msg = (
+        raise SinkError(
             f"{books.target}: {staged_rows} rows of epoch {epoch.epoch} were staged, but the table "
             f"took {rows}; a trigger or rule of it drops rows"
         )
-        raise SinkError(msg)
 
 
 def _look_or_make(books: Books, columns: Sequence[TargetColumn]) -> TableInfo:
@@ -82,16 +80,14 @@ def _look_or_make(books: Books, columns: Sequence[TargetColumn]) -> TableInfo:
     if table is not None:
         return table
     if unknown := [column for column in columns if not is_own_type(column.type)]:
-        msg = (
+        raise SinkError(
             f"{books.target}: the table is gone, and the type {unknown[0].type!r} of "
             f"column {unknown[0].name!r} is none that this sink gives a new one; make it again"
         )
-        raise SinkError(msg)
     books.to.make(books.connection, columns)
     table = books.to.table.look(books.connection)
     if table is None:
-        msg = f"{books.target}: the table was made and is not visible"
-        raise SinkError(msg)
+        raise SinkError(f"{books.target}: the table was made and is not visible")
     return table
 
 
@@ -164,18 +160,16 @@ def plan_revert(
 def _check_revertible(books: Books, table: TableInfo, epoch: Epoch) -> None:
     name, to = books.target, books.to
     if epoch.mode == "upsert" and not epoch.has_undo:
-        msg = (
+        raise RevertError(
             f"{name}: what epoch id {epoch.id} replaced is no longer known, it is kept for "
             f"undo_epochs={to.undo_epochs} epochs; restore the table from a backup"
         )
-        raise RevertError(msg)
     if epoch.mode == "append" and not (epoch.has_ids and to.has_ids(table)):
-        msg = (
+        raise RevertError(
             f"{name}: the rows of epoch id {epoch.id} do not say that they are its, because the "
             f"table has or had no column for it; ALTER TABLE {name} ADD COLUMN "
             f"{to.epoch_column or 'spark_epoch'} bigint makes it possible for later epochs"
         )
-        raise RevertError(msg)
 
 
 def revert(books: Books, committables: Sequence[Committable], fence: Fence) -> None:
@@ -263,11 +257,10 @@ def _logged_columns(books: Books, table: TableInfo, epoch: Epoch) -> tuple[list[
     ).fetchone()
     keys, logged = row if row is not None else ([], [])
     if not keys or any(table.column(key) is None for key in keys):
-        msg = (
+        raise RevertError(
             f"{books.target}: a key column was renamed or removed since epoch id {epoch.id}; "
             "rename it back"
         )
-        raise RevertError(msg)
     return keys, logged
 
 

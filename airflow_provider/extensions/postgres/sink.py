@@ -141,8 +141,9 @@ class PostgresSink:
             with self._naming(), self._server.connect("spark-stream check") as connection:
                 check_database(connection, self._schema, self._to, columns_for(df.schema))
         except psycopg.Error as error:
-            msg = f"{self.name}: {self._server.masked(str(error)).strip()}"
-            raise (OutageError if is_outage(error) else ConfigError)(msg) from None
+            raise (OutageError if is_outage(error) else ConfigError)(
+                f"{self.name}: {self._server.masked(str(error)).strip()}"
+            ) from None
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         with self._naming():
@@ -155,8 +156,7 @@ class PostgresSink:
         try:
             yield
         except ConfigError as error:
-            msg = f"{self.name}: {error}"
-            raise ConfigError(msg) from None
+            raise ConfigError(f"{self.name}: {error}") from None
 
     # --- first phase ----------------------------------------------------------------------------
 
@@ -258,12 +258,11 @@ class PostgresSink:
         except psycopg.errors.InvalidTableDefinition:
             return  # it has one: this was done, and its answer lost
         except (psycopg.errors.UniqueViolation, psycopg.errors.NotNullViolation) as error:
-            msg = (
+            raise SinkError(
                 f"{self.name}: an upsert takes one row per key and epoch, and no null in a key: "
                 f"{error.diag.message_detail or error.diag.message_primary}; aggregate by "
                 f"{', '.join(self._to.keys)} first"
-            )
-            raise SinkError(msg) from error
+            ) from error
 
     def abort(self, committable: Committable) -> None:
         def work(books: Books) -> None:
@@ -371,8 +370,7 @@ class PostgresSink:
                     psycopg.OperationalError | psycopg.errors.IdleInTransactionSessionTimeout,
                 )
                 if not may_pass or not retries.failed():
-                    msg = f"{self.name}: {text}"
-                    raise SinkError(msg) from error
+                    raise SinkError(f"{self.name}: {text}") from error
                 log.warning("%s: %s; trying again", self.name, text)
                 if isinstance(error, psycopg.errors.LockNotAvailable):
                     self._end_older(session, query_id, token)
@@ -411,11 +409,9 @@ def _check_modes(destination: Destination, output_mode: str) -> None:
 def _check_names(destination: Destination, columns: Sequence[str]) -> None:
     missing = [key for key in destination.keys if key not in columns]
     if missing:
-        msg = f"there is no column {missing[0]!r}, which keys= names"
-        raise ConfigError(msg)
+        raise ConfigError(f"there is no column {missing[0]!r}, which keys= names")
     if destination.epoch_column in columns:
-        msg = (
+        raise ConfigError(
             f"the rows have a column {destination.epoch_column!r}, which is where epochs' ids go; "
             "choose another name by epoch_column="
         )
-        raise ConfigError(msg)

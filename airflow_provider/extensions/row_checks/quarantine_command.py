@@ -52,8 +52,9 @@ def _quarantine(arguments: argparse.Namespace) -> int:
     record = directory.run(arguments.run).record() if arguments.run else newest_run(directory)
     if record is None:
         named = "no run" if arguments.run is None else f"no run {arguments.run!r}"
-        msg = f"{directory.url}: there is {named}; spark-stream status --all lists them"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{directory.url}: there is {named}; spark-stream status --all lists them"
+        )
     quarantined = quarantine_of_run(directory, record)
     documents = [_document(each, arguments) for each in quarantined]
     written = list(_write(quarantined, record, arguments)) if arguments.write is not None else []
@@ -122,8 +123,7 @@ def _write(
             path = f"{kind}/{_plain(location)}/{each.query}-{_plain(record.run_id)}.txt"
             lines = known.get(location, {}) if kind == KINDS[0] else {}
             if not folder.put_if_absent(path, file_of(texts, RecordLines(**lines))):
-                msg = f"{folder.url}/{path} is there already; give another folder"
-                raise ConfigError(msg)
+                raise ConfigError(f"{folder.url}/{path} is there already; give another folder")
             yield f"{folder.url}/{path}"
 
 
@@ -134,8 +134,9 @@ def file_of(texts: Iterable[str], lines: RecordLines) -> bytes:
     try:
         return whole.encode(lines.encoding, errors="replace")
     except LookupError as error:
-        msg = f"encoding {lines.encoding!r} is Java's alone: read the records from their sink"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"encoding {lines.encoding!r} is Java's alone: read the records from their sink"
+        ) from error
 
 
 def _plain(text: Any) -> str:

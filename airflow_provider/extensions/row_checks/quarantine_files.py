@@ -160,8 +160,9 @@ def _read(folder: str, path: str) -> Iterator[Row]:
 
 def _rows_of(kind: str, data: bytes, names: list[str], where: str) -> Iterator[Row]:
     if not where.endswith(kind) or not kind:
-        msg = f"{where}: quarantined rows are read from Parquet, ORC, and JSON or CSV as text"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: quarantined rows are read from Parquet, ORC, and JSON or CSV as text"
+        )
     if kind == "json":
         yield from map(read_json, data.splitlines())  # of a text, those of Unicode end lines, too
     elif kind == "csv":

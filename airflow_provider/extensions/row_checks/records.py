@@ -70,26 +70,27 @@ def records_of(
     kind = (value or "") if is_kafka else file_format.lower()
     where = f"source {source!r}"
     if value is not None and not is_kafka:
-        msg = f"{where}: value={value!r} is the format of Kafka's messages; leave it out"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: value={value!r} is the format of Kafka's messages; leave it out"
+        )
     if kind not in _TEXTS:
         has = f"value={value!r}" if is_kafka else f"format {file_format!r}"
-        msg = f"{where}: {has} has no records that are rejected one by one; use csv or json"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: {has} has no records that are rejected one by one; use csv or json"
+        )
     if schema is None:
-        msg = f"{where}: without a schema nothing tells which records are wrong; give schema=…"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: without a schema nothing tells which records are wrong; give schema=…"
+        )
     given = {key.lower(): each for key, each in options.items()}
     is_permissive = given.get("mode", "permissive").lower() == "permissive"
     if not is_permissive or _COLUMN.lower() in given:
         option = _COLUMN if is_permissive else "mode"
-        msg = (
+        raise ConfigError(
             f"{where}: rejected={on!r} decides about wrong records; leave the option {option!r} out"
         )
-        raise ConfigError(msg)
     if given.get("multiline", "false").lower() == "true":
-        msg = f"{where}: with multiLine {_LINES[kind]}; leave it out, or rejected"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: with multiLine {_LINES[kind]}; leave it out, or rejected")
     rule = rule_of(f"records of {source}", on, limit, takes=True)
     return Records(source, kind, schema, dict(options), is_kafka=is_kafka, rule=rule)
 
@@ -211,11 +212,11 @@ class Records:
         try:
             schema = _parse_datatype_string(schema) if isinstance(schema, str) else schema
         except ParseException as error:
-            msg = f"{where}: schema {schema!r} is none: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{where}: schema {schema!r} is none: {error}") from error
         if any(each.name.lower() == RAW for each in schema.fields):
-            msg = f"{where}: the schema has {RAW!r} itself; leave that out, or 'rejected'"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where}: the schema has {RAW!r} itself; leave that out, or 'rejected'"
+            )
         return cast("StructType", schema)
 
 

@@ -43,11 +43,9 @@ def rule_of(
     """Return a rule, or raise ConfigError; *takes* for rows that cannot stay in the query."""
     what = f"rule {name!r}"
     if not name.strip() or len(name) > _LONGEST or "," in name or CONTROLS.search(name):
-        msg = f"{what}: a name has 1 to {_LONGEST} characters, and no comma among them"
-        raise ConfigError(msg)
+        raise ConfigError(f"{what}: a name has 1 to {_LONGEST} characters, and no comma among them")
     if on not in POLICIES:
-        msg = f"{what}: on={on!r} is none; use one of {', '.join(POLICIES)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{what}: on={on!r} is none; use one of {', '.join(POLICIES)}")
     most = None if limit is None else parse_row_limit(str(limit), f"{what}: limit")
     each = (
         None if batch_limit is None else parse_row_limit(str(batch_limit), f"{what}: batch_limit")
@@ -76,8 +74,7 @@ def with_rule(df: DataFrame, tap: BitTap | None, rule: Rule, test: str | Column)
 
     before = tap if tap is not None else BitTap(rules=(), given=df, wrong=sf.lit(0), broken=())
     if len(before.rules) == MOST_RULES:
-        msg = f"rule {rule.name!r}: one place of a job has at most {MOST_RULES} rules"
-        raise ConfigError(msg)
+        raise ConfigError(f"rule {rule.name!r}: one place of a job has at most {MOST_RULES} rules")
     _check_names(before.given, rule)
     column = sf.expr(test) if isinstance(test, str) else test
     try:
@@ -98,16 +95,14 @@ def _is_plain(selected: DataFrame, rule: Rule) -> bool:
     """Return whether Spark can observe a rule (:attr:`BitTap.broken`), or raise ConfigError."""
     kind = selected.schema[0].dataType.typeName()
     if kind != "boolean":
-        msg = f"rule {rule.name!r}: it gives a {kind}, and is to be true or false"
-        raise ConfigError(msg)
+        raise ConfigError(f"rule {rule.name!r}: it gives a {kind}, and is to be true or false")
     plan = selected._jdf.queryExecution().analyzed()
     test = plan.expressions().head()
     if rule.takes and not _is_decided(plan):
-        msg = (
+        raise ConfigError(
             f"rule {rule.name!r}: what it gives is not decided by the row, so a row could be "
             "written and quarantined, or neither; use a rule that is, or on='count'"
         )
-        raise ConfigError(msg)
     pattern = class_named(selected.sparkSession._jvm, f"{_CATALYST}.trees.TreePattern")
     others = (pattern.PYTHON_UDF(), pattern.PLAN_EXPRESSION(), pattern.WINDOW_EXPRESSION())
     return bool(test.deterministic()) and not any(map(test.containsPattern, others))
@@ -139,8 +134,7 @@ def _check_names(df: DataFrame, rule: Rule) -> None:
     lower = [name.lower() for name in df.columns]
     twice = next((name for name in lower if lower.count(name) > 1), None)
     if twice is not None and rule.quarantines:
-        msg = (
+        raise ConfigError(
             f"rule {rule.name!r}: its rows have two columns {twice!r}, and cannot be quarantined; "
             "rename one with withColumnRenamed or alias"
         )
-        raise ConfigError(msg)

@@ -58,8 +58,9 @@ def check_script(path: Path) -> None:
         late, swallowed = late_starts(text), swallowed_ends(text)
     except (SyntaxError, ValueError) as error:
         location = CallSites(path).of_error(error)
-        msg = f"script {path}: {location}: this Python cannot read it: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"script {path}: {location}: this Python cannot read it: {error}"
+        ) from error
     for line in swallowed:
         log.warning(
             "%s:%d: this also catches the end of a run that is stopped or fails, and what stands "
@@ -69,8 +70,7 @@ def check_script(path: Path) -> None:
         )
     if late:
         locations = ", ".join(f"{path.name}:{line} (waits in line {wait})" for line, wait in late)
-        msg = f"{locations}: {LATE_START}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{locations}: {LATE_START}")
 
 
 class ScriptJob:
@@ -87,8 +87,9 @@ class ScriptJob:
         from airflow_provider.extensions.scripts.recorders import ScriptSession
 
         if self._is_begun:
-            msg = f"script {self._path}: it runs once, and cannot declare its queries again"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"script {self._path}: it runs once, and cannot declare its queries again"
+            )
         self._is_begun = True
         module = ModuleType("__main__")
         module.__file__ = str(self._path)
@@ -116,14 +117,16 @@ class ScriptJob:
             declaring.refuse_end(error)
         declaring.check()
         if not declaring.queries:
-            msg = f"script {self._path}: it has started no stream; it needs writeStream…start()"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"script {self._path}: it has started no stream; it needs writeStream…start()"
+            )
 
     def _argv(self, context: JobContext) -> list[str]:
         arguments = context.params.get(ARGUMENTS, [])
         if not isinstance(arguments, (list, tuple)):
-            msg = f"parameter {ARGUMENTS!r}: a script takes a list of texts, not {arguments!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"parameter {ARGUMENTS!r}: a script takes a list of texts, not {arguments!r}"
+            )
         return [str(self._path), *map(str, arguments)]
 
     def _execute(self, module: ModuleType) -> None:
@@ -242,8 +245,9 @@ def check_program(spec: DriverSpec) -> None:
         check_sql(path)
         return
     if getattr(spec, "mode", "") == "batch":
-        msg = f"entry {spec.entry!r}: a script declares streams; run it with mode 'streaming'"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"entry {spec.entry!r}: a script declares streams; run it with mode 'streaming'"
+        )
     check_script(path)
 
 

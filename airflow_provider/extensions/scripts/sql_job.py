@@ -53,11 +53,9 @@ def check_sql(path: Path) -> None:
     try:
         found = split_statements(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        msg = f"sql {path}: it is not UTF-8: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"sql {path}: it is not UTF-8: {error}") from error
     if not found:
-        msg = f"sql {path}: there is no statement in it"
-        raise ConfigError(msg)
+        raise ConfigError(f"sql {path}: there is no statement in it")
 
 
 class SqlJob:
@@ -75,8 +73,9 @@ class SqlJob:
             with self._at(statement, context):
                 file.take(fill(statement.text, context.params))
         if not context.queries:
-            msg = f"sql {self._path}: it writes nothing; it needs INSERT INTO parquet.`…` SELECT …"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"sql {self._path}: it writes nothing; it needs INSERT INTO parquet.`…` SELECT …"
+            )
 
     @contextlib.contextmanager
     def _at(self, statement: Statement, context: JobContext) -> Iterator[None]:
@@ -87,17 +86,16 @@ class SqlJob:
         try:
             yield
         except ParameterError as error:
-            msg = f"{self._path.name}:{statement.line + error.line}: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"{self._path.name}:{statement.line + error.line}: {error}"
+            ) from error
         except ConfigError as error:
-            msg = f"{location}: {error}"
-            raise type(error)(msg) from error
+            raise type(error)(f"{location}: {error}") from error
         except (PySparkException, Py4JJavaError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
             more = explain_syntax(statement.text, context.spark.version)
             more = more or _explain_markers(statement.text, first, context.params)
-            msg = f"{location}: {redact(first)[:300]}{more}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{location}: {redact(first)[:300]}{more}") from error
 
 
 def _explain_markers(text: str, said: str, params: Params) -> str:
@@ -144,12 +142,11 @@ class _File:
         elif kind in _RUN_AT_ONCE:
             self._run(text)
         else:
-            msg = (
+            raise ConfigError(
                 f"{kind}: only sources, temporary views, SET and what a stream writes (INSERT "
                 "INTO, CREATE FLOW, CREATE STREAMING TABLE) can be in the file of a job; do the "
                 "rest before"
             )
-            raise ConfigError(msg)
 
     def _parse(self, text: str) -> Any:
         session = self._context.spark
@@ -160,17 +157,17 @@ class _File:
 
     def _run(self, text: str) -> None:
         for name in self._values:
-            msg = f":{name}: SET and USE take no parameter; use {set_conf('KEY', 'VALUE')}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f":{name}: SET and USE take no parameter; use {set_conf('KEY', 'VALUE')}"
+            )
         self._context.spark.sql(text)
 
     def _literal(self, name: str) -> Any:
         value = self._context.params[name]
         if not isinstance(value, str | int | float | None):
-            msg = (
+            raise ConfigError(
                 f":{name} is a text, a number, true, false or null, and the parameter is {value!r}"
             )
-            raise ConfigError(msg)
         return self._catalyst("expressions.Literal").apply(value)
 
     def _catalyst(self, name: str) -> Any:
@@ -203,8 +200,7 @@ class _File:
     def _flow(self, plan: Any) -> None:
         into = plan.flowOperation()
         if into.getClass().getSimpleName() != "InsertIntoStatement":
-            msg = "a flow is INSERT INTO … SELECT here; AUTO CDC is not"
-            raise ConfigError(msg)
+            raise ConfigError("a flow is INSERT INTO … SELECT here; AUTO CDC is not")
         self._insert(into, name=".".join(_texts(plan.name().nameParts())))
 
     def _table(self, plan: Any) -> None:
@@ -224,11 +220,13 @@ class _File:
         options = {str(key): str(given[key]) for key in given if str(key) != _OF_SPARK}
         spec = {str(each._1()): each._2() for each in _items(plan.partitionSpec())}
         if plan.overwrite() or any(value.isDefined() for value in spec.values()):
-            msg = "a stream adds rows: write INSERT INTO, and PARTITION (column) without a value"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "a stream adds rows: write INSERT INTO, and PARTITION (column) without a value"
+            )
         if not plan.userSpecifiedCols().isEmpty():
-            msg = "name the columns in the SELECT, in whose order and under whose names they are"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "name the columns in the SELECT, in whose order and under whose names they are"
+            )
         calls = WriterCalls(options=options, partition_by=tuple(spec), name=name)
         if len(parts) == 2 and parts[0].lower() in _PATHS:  # noqa: PLR2004 - format and path
             calls.format, calls.path = parts[0].lower(), parts[1]
@@ -378,15 +376,16 @@ def _check_value(name: str, value: object, line: int) -> None:
     """Refuse a value that could end its quotes, or be replaced again."""
     if not isinstance(value, str | int | float):
         kind = type(value).__name__
-        msg = f"${{{name}}}: a path or an identifier is text, and the parameter is a {kind}"
-        raise ParameterError(msg, line)
+        raise ParameterError(
+            f"${{{name}}}: a path or an identifier is text, and the parameter is a {kind}", line
+        )
     found = _UNSAFE.search(str(value))
     if found is not None:
-        msg = (
+        raise ParameterError(
             f"${{{name}}}: the parameter has {found[0]!r} in it, which a path or an identifier "
-            f"here cannot have; choose another one"
+            f"here cannot have; choose another one",
+            line,
         )
-        raise ParameterError(msg, line)
 
 
 def markers(text: str) -> list[str]:

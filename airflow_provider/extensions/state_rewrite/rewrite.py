@@ -169,18 +169,17 @@ def rewrite_savepoint(
 
 def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spark: bool) -> None:
     if target.exists(MANIFEST):
-        msg = f"{target.url}: there is a savepoint of this name; choose another one"
-        raise ConfigError(msg)
+        raise ConfigError(f"{target.url}: there is a savepoint of this name; choose another one")
     if needs_spark and has_escapes(target.url):
-        msg = (
+        raise ConfigError(
             f"{target.url}: Spark cannot change state at an address with letters that a URI must "
             "escape, such as spaces; choose another folder"
         )
-        raise ConfigError(msg)
     for savepoint in savepoints:
         if target.url.startswith(f"{savepoint.url}/"):
-            msg = f"{target.url}: lies in the savepoint {savepoint.url}; choose another folder"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{target.url}: lies in the savepoint {savepoint.url}; choose another folder"
+            )
 
 
 def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes) -> None:
@@ -189,11 +188,10 @@ def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes)
     names = [query.source for query in plan.queries if query.partitions is not None]
     check_repartitionable(savepoint, names or [query.source for query in plan.queries])
     if all(partitions_of(savepoint, name) == changes.partitions for name in names):
-        msg = (
+        raise ConfigError(
             f"{savepoint.url}: nothing would change: the state is spread over "
             f"{changes.partitions} partitions already"
         )
-        raise ConfigError(msg)
 
 
 @contextlib.contextmanager

@@ -54,14 +54,13 @@ class Changes:
     def __post_init__(self) -> None:
         several = (self.drop, self.rename, self.reset, self.offsets, self.replace)
         if not any(several) and self.delete_keys is None and self.partitions is None:
-            msg = "nothing is to be changed; say what, such as delete_keys or reset"
-            raise ConfigError(msg)
+            raise ConfigError("nothing is to be changed; say what, such as delete_keys or reset")
         if self.operator is not None and self.delete_keys is None:
-            msg = f"operator {self.operator!r}: it says whose keys are deleted; say which keys"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"operator {self.operator!r}: it says whose keys are deleted; say which keys"
+            )
         if both := sorted(set(self.reset) & set(self.offsets)):
-            msg = f"source {both[0]!r}: reset it, or set its offset, not both"
-            raise ConfigError(msg)
+            raise ConfigError(f"source {both[0]!r}: reset it, or set its offset, not both")
         check_partitions(self.partitions)
 
     @property
@@ -174,8 +173,9 @@ class _Planner:
             for asked, url in changes.replace.items()
         }
         if both := sorted(self._drops & set(self._replaces)):
-            msg = f"operator {both[0][1]} of query {both[0][0]!r}: drop it, or replace it, not both"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"operator {both[0][1]} of query {both[0][0]!r}: drop it, or replace it, not both"
+            )
         self._deletes = self._find_deletes() - self._drops
         self._lines = self._find_lines()
 
@@ -212,42 +212,38 @@ class _Planner:
                 raise self._nothing(why)
         names = [renames.get(name, name) for name in self._queries]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            msg = f"{self._url}: two queries would be called {twice[0]!r}; choose another name"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self._url}: two queries would be called {twice[0]!r}; choose another name"
+            )
 
     def _check_query(self, name: str) -> None:
         if name not in self._queries:
-            msg = f"{self._url}: no query {name!r}; it has {', '.join(self._queries)}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self._url}: no query {name!r}; it has {', '.join(self._queries)}")
 
     def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
         reset = [position for position, line in plan.lines.items() if line == NO_OFFSET]
         if not can_reset(query.topology.sources, reset):
-            msg = (
+            raise ConfigError(
                 f"{self._url}: query {plan.source!r} reads a source at several locations, so "
                 "Spark's files do not tell which of its sources keep their positions; reset all of "
                 "them"
             )
-            raise ConfigError(msg)
         changed = plan.rewrites_rows or plan.lines or plan.dropped or plan.partitions is not None
         if changed and query.planned:
-            msg = (
+            raise ConfigError(
                 f"{self._url}: batch {query.batch + 1} of query {plan.source!r} was in flight, and "
                 "runs with the state and the offsets that it was planned with; take an aligned "
                 "savepoint, and change that"
             )
-            raise ConfigError(msg)
         for operator in query.operators if plan.rewrites_rows else ():
             what = f"{self._url}: query {plan.source!r}: operator {_called(operator)}"
             if operator["provider"] != PROVIDER:
-                msg = (
+                raise ConfigError(
                     f"{what} keeps its state in {operator['provider']}, and Spark rewrites only "
                     f"{PROVIDER}"
                 )
-                raise ConfigError(msg)
             if not kind_named(operator["name"]).is_repartitionable:
-                msg = f"{what}: Spark does not know how to rewrite its state"
-                raise ConfigError(msg)
+                raise ConfigError(f"{what}: Spark does not know how to rewrite its state")
 
     # --- operators ------------------------------------------------------------------------------
 
@@ -284,18 +280,19 @@ class _Planner:
         theirs = self._others[url].record.queries
         query = name if name in theirs else next(iter(theirs)) if len(theirs) == 1 else None
         if query is None:
-            msg = f"{url}: no query {name!r} to take the state from; it has {', '.join(theirs)}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{url}: no query {name!r} to take the state from; it has {', '.join(theirs)}"
+            )
         if (number, ours["name"]) not in {(e["id"], e["name"]) for e in theirs[query].operators}:
             has = ", ".join(_called(each) for each in theirs[query].operators) or "none"
-            msg = (
+            raise ConfigError(
                 f"{url}: query {query!r} has no operator {_called(ours)} to take the state from; "
                 f"it has {has}"
             )
-            raise ConfigError(msg)
         if theirs[query].planned:
-            msg = f"{url}: a batch of query {query!r} was in flight; take an aligned savepoint"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{url}: a batch of query {query!r} was in flight; take an aligned savepoint"
+            )
         return Replacement(url, query, number)
 
     # --- sources --------------------------------------------------------------------------------
@@ -313,8 +310,7 @@ class _Planner:
         }.items():
             if source not in {called for _, _, called in locations}:
                 there = ", ".join(f"{called} of query {name!r}" for name, _, called in locations)
-                msg = f"{self._url}: no source {source!r}; there are {there}"
-                raise ConfigError(msg)
+                raise ConfigError(f"{self._url}: no source {source!r}; there are {there}")
             for name, location, called in locations:
                 if called == source:
                     lines.setdefault(name, {})[location] = self._line(name, location, source, line)
@@ -323,11 +319,10 @@ class _Planner:
     def _line(self, name: str, location: int, source: str, line: str) -> str:
         query = self._queries[name]
         if source in query.ended or query.has_ended:
-            msg = (
+            raise ConfigError(
                 f"{self._url}: source {source!r} of query {name!r} has ended, and nothing of it is "
                 "read again, so it has no position to change"
             )
-            raise ConfigError(msg)
         now = query.sources[location]
         if line == NO_OFFSET:
             if now is None:
@@ -337,16 +332,14 @@ class _Planner:
         try:
             wanted = read_json(line)
         except ValueError as error:
-            msg = f"source {source!r}: its offset is not JSON: {line}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"source {source!r}: its offset is not JSON: {line}") from error
         text = json.dumps(wanted, separators=(",", ":"), ensure_ascii=False)
         if wanted == now:
             why = f"source {source!r} continues at {text} already"
             raise self._nothing(why)
         if _FILES_SEEN.fullmatch(json.dumps(now, separators=(",", ":"))):
-            msg = (
+            raise ConfigError(
                 f"source {source!r} reads files, whose offset says only how often it looked; which "
                 "ones it has read is kept beside it. Reset it, and let it read another folder"
             )
-            raise ConfigError(msg)
         return text

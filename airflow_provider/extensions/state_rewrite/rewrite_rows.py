@@ -70,8 +70,9 @@ class Chooser:
         except PySparkException as error:
             if str(error.getCondition()).startswith(_UNKNOWN):
                 return None
-            msg = f"keys to delete: {self.file or self.predicate}: {first_line(error)}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"keys to delete: {self.file or self.predicate}: {first_line(error)}"
+            ) from error
 
     def _by_predicate(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame:
         from pyspark.sql import functions as sf
@@ -109,8 +110,7 @@ def _read_keys(spark: SparkSession, file: str) -> DataFrame:
     reader = spark.read.option("header", "true")
     found = reader.load(file, format=kind if kind in {"csv", "parquet"} else "json")
     if not found.columns:
-        msg = f"keys to delete: {file}: it names no column"
-        raise ConfigError(msg)
+        raise ConfigError(f"keys to delete: {file}: it names no column")
     return found
 
 
@@ -141,12 +141,11 @@ class QueryRows:
             theirs = self._plan.replaced[number].operator
             before, after = _schemas(self._checkpoint, number), _schemas(other, theirs)
             if before != after:
-                msg = (
+                raise ConfigError(
                     f"operator {number} of query {self._plan.source!r}: the state in "
                     f"{self._plan.replaced[number].savepoint} has another schema: expected "
                     f"{' and '.join(before)}, found {' and '.join(after)}"
                 )
-                raise ConfigError(msg)
 
     def rewrite(self) -> None:
         address = spark_url(self._checkpoint.url)
@@ -299,8 +298,7 @@ def rewrite_state(
         if isinstance(function.error, SparkStreamError):
             raise function.error from error
         reason = first_line(function.error or error)
-        msg = f"{address}: Spark could not rewrite its state: {reason}"
-        raise CheckpointError(msg) from error
+        raise CheckpointError(f"{address}: Spark could not rewrite its state: {reason}") from error
     commit = checkpoint.read(f"commits/{last}")
     checkpoint.put(f"commits/{last + 1}", with_state_ids(commit, ids) if ids else commit)
     return last + 1

@@ -103,10 +103,10 @@ class QueryState:
             if operator.is_called(name):
                 return operator
         listed = ", ".join(f"{o.name} ({o.kind})" for o in self.operators)
-        msg = f"query {self.name!r} has no stateful operator {name!r}; " + (
-            f"it has {listed}" if listed else "it keeps no state"
+        raise ConfigError(
+            f"query {self.name!r} has no stateful operator {name!r}; "
+            + (f"it has {listed}" if listed else "it keeps no state")
         )
-        raise ConfigError(msg)
 
     def tables(self) -> Iterator[TableAddress]:
         """Yield the tables; with several operators their names begin with the operator's."""
@@ -128,11 +128,10 @@ class QueryState:
                 before, _, last = wanted.rpartition(".")
                 if last == address.table.name.lower() and address.operator.is_called(before):
                     return address
-        msg = (
+        raise ConfigError(
             f"query {self.name!r} has no table {name!r} after batch {self.batch}; it has "
             f"{', '.join(each.name for each in found)}"
         )
-        raise ConfigError(msg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,16 +148,14 @@ class State:
         for query in self.queries.values():
             if query.name.lower() == name.lower():
                 return query
-        msg = f"{self.url}: no query {name!r}; its queries: {', '.join(self.queries)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{self.url}: no query {name!r}; its queries: {', '.join(self.queries)}")
 
     def check_has_state(self) -> None:
         if not any(query.operators for query in self.queries.values()):
-            msg = (
+            raise ConfigError(
                 f"{self.url}: its queries ({', '.join(self.queries)}) keep no state: they have no "
                 "aggregation, deduplication, join or other stateful operator"
             )
-            raise ConfigError(msg)
 
 
 def describe_state(state: State, operator: str | None = None) -> dict[str, Any]:

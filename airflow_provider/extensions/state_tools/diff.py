@@ -95,11 +95,10 @@ def _pairs(
         return [(before.state.query(query), after.state.query(query))]
     pairs = [(ones[name], others[name]) for name in ones if name in others]
     if not pairs:
-        msg = (
+        raise ConfigError(
             f"{before.state.url} has the queries {', '.join(ones)}, and {after.state.url} has "
             f"{', '.join(others)}: there is none that both have"
         )
-        raise ConfigError(msg)
     return pairs
 
 
@@ -253,11 +252,10 @@ def state_growth(job_dir: str, spark: SparkSession | None = None) -> list[Measur
         if other.damage is not None:
             log.warning("%s: not measured: %s", other.location.url, other.damage)
     if not savepoints:
-        msg = (
+        raise ConfigError(
             f"{directory.url}: the job has no savepoint; take some with "
             "'spark-stream savepoint take'"
         )
-        raise ConfigError(msg)
     return [measure for each in savepoints for measure in _measures(each, spark)]
 
 

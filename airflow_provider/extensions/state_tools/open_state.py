@@ -81,14 +81,14 @@ def open_state(
         if CheckpointLogs(storage).exists():
             source = checkpoint_source(url)
             return _of_queries(source.url, "checkpoint", None, source.queries, (batch, query))
-    msg = f"{storage.url}: neither a savepoint nor a job directory nor a Spark checkpoint is there"
-    raise UnknownJobError(msg)
+    raise UnknownJobError(
+        f"{storage.url}: neither a savepoint nor a job directory nor a Spark checkpoint is there"
+    )
 
 
 def _named(url: str, names: Mapping[str, Any], query: str | None) -> list[str]:
     if query is not None and query not in names:
-        msg = f"{url}: no query {query!r}; its queries: {', '.join(names) or 'none'}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{url}: no query {query!r}; its queries: {', '.join(names) or 'none'}")
     return [*names] if query is None else [query]
 
 
@@ -101,8 +101,9 @@ def _of_savepoint(savepoint: Savepoint, batch: int | None, query: str | None) ->
     for name in _named(savepoint.url, record.queries, query):
         saved = record.queries[name]
         if batch not in {None, saved.batch}:
-            msg = f"{savepoint.url}: holds query {name!r} after batch {saved.batch}, not {batch}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{savepoint.url}: holds query {name!r} after batch {saved.batch}, not {batch}"
+            )
         queries[name] = _saved_query(savepoint, name, saved)
     return State(savepoint.url, "savepoint", record.job, queries)
 
@@ -147,11 +148,11 @@ def _of_queries(
         if opened is not None:
             queries[name] = opened
         elif query is not None:
-            msg = f"{url}: no batch of query {name!r} has committed yet"
-            raise ConfigError(msg)
+            raise ConfigError(f"{url}: no batch of query {name!r} has committed yet")
     if not queries:
-        msg = f"{url}: no batch has committed yet, so there is no state; try again later"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{url}: no batch has committed yet, so there is no state; try again later"
+        )
     return State(url, kind, job, queries)
 
 
@@ -163,11 +164,10 @@ def _live_query(query: SourceQuery, batch: int | None) -> QueryState | None:
         if not committed:
             return None
         if batch is not None and batch not in committed:
-            msg = (
+            raise ConfigError(
                 f"{query.checkpoint.url}: query {query.name!r} has no committed batch {batch}; its "
                 f"log has {committed[0]} to {committed[-1]}"
             )
-            raise ConfigError(msg)
         chosen = committed[-1] if batch is None else batch
         if lost is not None and chosen == before:
             raise lost
@@ -177,11 +177,10 @@ def _live_query(query: SourceQuery, batch: int | None) -> QueryState | None:
             if batch is not None:
                 raise _cleaned_up(query, batch, committed) from error
             lost, before = error, chosen
-    msg = (
+    raise ConfigError(
         f"{query.checkpoint.url}: Spark removed files {_TRIES} times while they were listed (last: "
         f"{lost}); take a savepoint, and read that"
-    )
-    raise ConfigError(msg) from lost
+    ) from lost
 
 
 def _query_after(query: SourceQuery, batch: int) -> QueryState:

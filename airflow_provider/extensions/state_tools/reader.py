@@ -52,12 +52,11 @@ class _Locations:
 
     def _readable(self, query: QueryState) -> str:
         if query.holders:
-            msg = (
+            raise ConfigError(
                 f"{query.checkpoint}: some of its files are held by the savepoints beside it "
                 f"({', '.join(query.holders)}), where Spark does not look for them; fork it into a "
                 "job directory, and read that"
             )
-            raise ConfigError(msg)
         if is_at_home(query) and not has_escapes(query.checkpoint):
             return spark_url(query.checkpoint)
         view = link_view(query)
@@ -138,8 +137,9 @@ def spark_errors(where: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        msg = f"{where}: Spark cannot read this state: {reason_of(error)}"
-        raise RefusedCheckpointError(msg) from error
+        raise RefusedCheckpointError(
+            f"{where}: Spark cannot read this state: {reason_of(error)}"
+        ) from error
 
 
 def reason_of(error: Exception) -> str:
@@ -209,8 +209,9 @@ def link_view(query: QueryState) -> str:
         why = "Spark finds no state at an address with letters that a URI must escape"
         if not is_at_home(query):
             why = "it was moved, and its metadata names the location of its schemas"
-        msg = f"{query.checkpoint}: {why}; restore or fork it into a job directory, and read that"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{query.checkpoint}: {why}; restore or fork it into a job directory, and read that"
+        )
     root = Path(tempfile.mkdtemp(prefix="spark-stream-state-"))
     try:
         moved = {each.id: each for each in query.operators if each.metadata_path is not None}

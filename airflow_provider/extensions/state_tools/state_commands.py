@@ -154,8 +154,9 @@ def _described_operator(operator: dict[str, Any]) -> Iterator[str]:
 
 def _query(arguments: argparse.Namespace) -> int:
     if (arguments.to is not None) != (arguments.format == "parquet"):
-        msg = "--format parquet needs --to PATH, a new folder, and the other formats take none"
-        raise ConfigError(msg)
+        raise ConfigError(
+            "--format parquet needs --to PATH, a new folder, and the other formats take none"
+        )
     state = open_state(arguments.url, batch=arguments.batch)
     if arguments.to is not None:
         _check_outside(state, arguments.to)
@@ -177,8 +178,9 @@ def _query(arguments: argparse.Namespace) -> int:
 def _check_outside(state: State, path: str) -> None:
     target = f"{open_storage(path).url}/"
     if target.startswith(f"{state.url}/"):
-        msg = f"{path}: lies within {state.url}, which is only read; name a folder elsewhere"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{path}: lies within {state.url}, which is only read; name a folder elsewhere"
+        )
 
 
 # --- diff ---------------------------------------------------------------------------------------

@@ -159,8 +159,9 @@ class SparkUpgradeOperator(DriverOperator):
         if record is None:
             check_may_begin(directory, new)
         elif record.step is UpgradeStep.ROLLED_BACK:
-            msg = f"{rejection_of(record)}; to try it again, give it another new_job_dir"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{rejection_of(record)}; to try it again, give it another new_job_dir"
+            )
 
     def _request(self, run_id: str, context: Context) -> UpgradeSpec:
         return self._spec()

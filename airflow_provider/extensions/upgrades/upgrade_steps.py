@@ -264,11 +264,10 @@ class UpgradeSteps(abc.ABC):
             if newest is not None and newest.is_open:
                 worker = worker_of(self._directory, newest)
                 who = f"{worker.name} on {worker.host}"
-            msg = (
+            raise LeaseHeldError(
                 f"{self._directory.url}: {who} is at work on an upgrade of this job; "
                 "wait for its decision, which 'spark-stream status' shows"
-            )
-            raise LeaseHeldError(msg) from error
+            ) from error
 
     def _check_lease(self) -> None:
         if self._lease is None:

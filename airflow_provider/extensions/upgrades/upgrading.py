@@ -149,12 +149,11 @@ class Upgrade(UpgradeSteps):
             job = load_job(self._spec, self._directory, self._id, self._spark)
         fixed = next((query for query in job.queries if query.native is not None), None)
         if fixed is not None and fixed.native is not None:
-            msg = (
+            raise ConfigError(
                 f"query {fixed.name!r} writes through Spark's own sink {fixed.native.name}, and "
                 "nothing could revert what a rejected version has written; use one of the sinks "
                 "with two phases, or stop the job and start the new version by hand"
             )
-            raise ConfigError(msg)
         with job.refusals.collecting():
             check_read_once(job.queries)
             check_never_read_again(job.queries, _READ_BY_OLD)
@@ -168,12 +167,11 @@ class Upgrade(UpgradeSteps):
         is_promised = last.stop() is not None and not last.has_ended()
         run_id = draining_run(self._directory) or (last.run_id if is_promised else None)
         if run_id is not None:
-            msg = (
+            raise ConfigError(
                 f"{self._directory.url}: run {run_id!r} drains the job, which has ended with that; "
                 "there is nothing to upgrade, unless you set the job back with 'spark-stream "
                 "savepoint restore'"
             )
-            raise ConfigError(msg)
 
     def _check_old(self) -> None:
         """Refuse to stop an old version that could not continue here."""
@@ -182,8 +180,9 @@ class Upgrade(UpgradeSteps):
             check_entry_file(before.entry)
             read_secrets(before.secret_params, os.environ)
         except ConfigError as error:
-            msg = f"the old version could not continue if the new one is rejected: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"the old version could not continue if the new one is rejected: {error}"
+            ) from error
 
     # --- the old version stops ------------------------------------------------------------------
 
@@ -229,11 +228,10 @@ class Upgrade(UpgradeSteps):
         except SavepointBusyError:
             raise
         except (ConfigError, CheckpointError) as error:  # such as a restore that has not ended
-            msg = (
+            raise StopError(
                 f"{url}: no driver runs the old version, and it cannot be saved from here "
                 f"({error}); start it again, and upgrade it while it runs"
-            )
-            raise StopError(msg) from error
+            ) from error
 
     # --- the new version ------------------------------------------------------------------------
 
@@ -318,8 +316,9 @@ class Upgrade(UpgradeSteps):
         run = self._directory.run(self.record.old_run_id)
         before, attempt = run.record(), run.last_attempt()
         if before is None:
-            msg = f"{self._directory.url}: run {run.run_id!r} is not recorded any more"
-            raise UnknownJobError(msg)
+            raise UnknownJobError(
+                f"{self._directory.url}: run {run.run_id!r} is not recorded any more"
+            )
         log.info("%s: the old version continues", self._directory.url)
         spec = dataclasses.replace(
             request_of(before, attempt, self._directory.url),

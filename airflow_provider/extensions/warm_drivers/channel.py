@@ -51,8 +51,9 @@ def check_pool_folder(folder: Path) -> None:
     """Refuse a folder that other users can open, or whose socket names would be too long."""
     check_user_folder(folder)
     if len(os.fsencode(folder / RUNS_SOCKET)) > _LONGEST_PATH:
-        msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_WARM_DRIVERS"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_WARM_DRIVERS"
+        )
 
 
 def listen(path: Path) -> socket.socket:
@@ -72,8 +73,7 @@ def check_user(channel: socket.socket) -> None:
     raw = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.geteuid():
-        msg = f"the other end belongs to user {uid}"
-        raise PermissionError(msg)
+        raise PermissionError(f"the other end belongs to user {uid}")
 
 
 def send(channel: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
@@ -99,12 +99,10 @@ def receive(channel: socket.socket, files: list[int] | None = None) -> dict[str,
         return None
     length = int.from_bytes(head, "big")
     if len(head) < _LENGTH.size or length > _LONGEST:
-        msg = f"a message of {length} bytes, after {len(head)} bytes of its length"
-        raise ValueError(msg)
+        raise ValueError(f"a message of {length} bytes, after {len(head)} bytes of its length")
     message = read_json(_read(channel, length))
     if not isinstance(message, dict):
-        msg = "not a message"
-        raise ValueError(msg)  # noqa: TRY004 - what comes over a wire has a value, not a type
+        raise ValueError("not a message")  # noqa: TRY004 - what comes over a wire has a value, not a type
     return message
 
 

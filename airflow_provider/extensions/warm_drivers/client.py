@@ -85,8 +85,7 @@ class Handover:
         try:
             return cls(**vars(decode(cls, raw)))
         except Mismatch as problem:
-            msg = f"not a run that is handed over: {problem}"
-            raise ValueError(msg) from problem
+            raise ValueError(f"not a run that is handed over: {problem}") from problem
 
 
 class WarmRun:

@@ -164,8 +164,7 @@ class JvmProcess:
                 return cls(process, folder, port, found[8 : 8 + length].decode())
             clock.sleep(_POLL_S)
         process.kill()
-        msg = f"the JVM did not come up (exit code {process.wait()})"
-        raise SparkStreamError(msg)
+        raise SparkStreamError(f"the JVM did not come up (exit code {process.wait()})")
 
     def end(self, *, at_once: bool) -> None:
         """End it and remove its folder; *at_once* for one whose threads may still write."""

@@ -68,8 +68,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _start(arguments: argparse.Namespace) -> int:
     conf = parse_pairs(arguments.conf, "--conf")
     if arguments.size < 1:
-        msg = f"--size {arguments.size}: a number of drivers, at least 1"
-        raise ConfigError(msg)
+        raise ConfigError(f"--size {arguments.size}: a number of drivers, at least 1")
     check_classic(arguments.master, conf)
     check_java()
     folder = user_folder()
@@ -77,8 +76,9 @@ def _start(arguments: argparse.Namespace) -> int:
     check_pool_folder(folder)
     with file_lock(folder / "pool.lock") as is_alone:
         if not is_alone:
-            msg = f"{folder}: there is a driver pool already; see spark-stream warm-drivers status"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{folder}: there is a driver pool already; see spark-stream warm-drivers status"
+            )
         _Pool(folder, arguments.size, arguments.master, conf).serve()
     return EXIT_OK
 
@@ -106,8 +106,7 @@ def _stop(_: argparse.Namespace) -> int:
         if not (folder / POOL_SOCKET).exists():
             return EXIT_OK
         clock.sleep(_POLL_S / 10)
-    msg = f"{folder}: the driver pool has not ended within {_END_S:.0f} s"
-    raise ConfigError(msg)
+    raise ConfigError(f"{folder}: the driver pool has not ended within {_END_S:.0f} s")
 
 
 def ask(folder: Path, what: str) -> dict[str, Any]:
@@ -124,8 +123,9 @@ def ask(folder: Path, what: str) -> dict[str, Any]:
         except (FileNotFoundError, ConnectionError):
             answer = None
     if answer is None:
-        msg = f"there is no driver pool in {folder}; start one: spark-stream warm-drivers start"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"there is no driver pool in {folder}; start one: spark-stream warm-drivers start"
+        )
     return answer
 
 

@@ -91,8 +91,9 @@ class EpochId:
 
     def __post_init__(self) -> None:
         if not _FOLDER_NAME.fullmatch(self.query_id) or min(self.epoch, self.token) < 0:
-            msg = f"query {self.query!r}: {self} is no epoch of Spark's; the record was changed"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(
+                f"query {self.query!r}: {self} is no epoch of Spark's; the record was changed"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -144,11 +144,10 @@ def parse_duration(value: str | float, *, name: str = "duration") -> float:
     except OverflowError:
         seconds = None
     if seconds is None or not 0 <= seconds <= _LONGEST_S:
-        msg = (
+        raise ConfigError(
             f"{name}: {value!r} is not a duration; write for example '10 seconds', "
             "'1 minute 30 seconds', 'PT10S' or a number of seconds"
         )
-        raise ConfigError(msg)
     return seconds
 
 

@@ -58,8 +58,9 @@ def load_known(known: dict[str, str], name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        msg = f"{name!r} needs the extension {module.split('.')[2]!r}, which is not installed here"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"{name!r} needs the extension {module.split('.')[2]!r}, which is not installed here"
+        ) from error
 
 
 @functools.cache
@@ -82,8 +83,7 @@ def load_extension(group: str, name: str) -> Any:
     try:
         extension = entry_point.load()
     except Exception as error:  # the package is not ours: importing it may raise anything
-        msg = f"{named} cannot be imported: {type(error).__name__}: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{named} cannot be imported: {type(error).__name__}: {error}") from error
     check_api_version(extension, named)
     return extension
 
@@ -92,11 +92,10 @@ def check_api_version(extension: Any, named: str) -> None:
     """Refuse an extension that was written for another version of the published interface."""
     written_for = getattr(extension, "api_version", "none")
     if written_for != VERSION:
-        msg = (
+        raise ConfigError(
             f"{named} was written for version {written_for} of the interface, and this package "
             f"has version {VERSION}; install a version that fits"
         )
-        raise ConfigError(msg)
 
 
 def require_extra(what: str, extra: str, *modules: str, on_executors: bool = False) -> None:
@@ -106,8 +105,7 @@ def require_extra(what: str, extra: str, *modules: str, on_executors: bool = Fal
             importlib.import_module(module)
     except ImportError as error:
         where = ", on Spark's executors too" if on_executors else ""
-        msg = (
+        raise ConfigError(
             f"{what} needs the extra {extra!r}: "
             f"pip install 'airflow-provider-spark-streaming[{extra}]'{where}"
-        )
-        raise ConfigError(msg) from error
+        ) from error

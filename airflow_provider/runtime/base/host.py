@@ -185,8 +185,7 @@ def check_user_folder(folder: Path) -> None:
     """Raise ConfigError for a folder that another user could have made, or can read."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
-        msg = (
+        raise ConfigError(
             f"{folder}: a pool's folder must be this user's alone (mode 0700); remove it, or name "
             "another one in the variable SPARK_STREAM_WARM_DRIVERS"
         )
-        raise ConfigError(msg)

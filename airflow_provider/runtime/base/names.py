@@ -39,11 +39,10 @@ def is_one_part(text: str) -> bool:
 def check_name(name: str, *, what: str) -> str:
     """Return *name* if it can name a folder everywhere; else raise a ConfigError about *what*."""
     if not is_name(name):
-        msg = (
+        raise ConfigError(
             f"{what} {name!r}: use letters, digits and _ . + = - only, beginning with a letter or "
             "a digit, 200 at most"
         )
-        raise ConfigError(msg)
     return name
 
 

@@ -51,15 +51,13 @@ def write_package(target: Path, *, replaces: bool) -> Package:
     """Write the zip of the runtime, and the application beside it; refuse other files there."""
     application = target.with_name(APPLICATION)
     if target.suffix != ".zip" or not target.parent.is_dir():
-        msg = f"{target}: name a file that ends with .zip, in a folder that is there"
-        raise ConfigError(msg)
+        raise ConfigError(f"{target}: name a file that ends with .zip, in a folder that is there")
     for path, is_ours in ((target, _is_our_zip(target)), (application, _is_ours(application))):
         if path.exists() and not is_ours and not replaces:
-            msg = (
+            raise ConfigError(
                 f"{path}: is there, and was not made by this command; give another location, or "
                 "--force to replace it"
             )
-            raise ConfigError(msg)
     contents, digest = _contents()
     _write_zip(target, contents, digest)
     text = _HEADING + (_root() / "runtime" / "cli" / "application" / APPLICATION).read_text()

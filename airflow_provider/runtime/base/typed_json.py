@@ -137,8 +137,7 @@ def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
     name of a field may not: JSON libraries that write it again fail.
     """
     if len(text) > at_most_bytes:
-        msg = f"{len(text)} bytes, more than {at_most_bytes}"
-        raise ValueError(msg)
+        raise ValueError(f"{len(text)} bytes, more than {at_most_bytes}")
     try:
         raw = json.loads(text)
     except RecursionError as error:
@@ -146,8 +145,7 @@ def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
     if _is_deeper(raw, 2 * DEEPEST):
         raise ValueError(_TOO_DEEP)
     if _has_broken_name(raw):
-        msg = "the name of a field has half of a character"
-        raise ValueError(msg)
+        raise ValueError("the name of a field has half of a character")
     return raw
 
 
@@ -217,8 +215,7 @@ def _reader(kind: Any) -> Reader:
             return _named_tuple(kind)
         if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
             return _record(kind)
-    msg = f"{kind!r} is no type of a document's field"
-    raise TypeError(msg)
+    raise TypeError(f"{kind!r} is no type of a document's field")
 
 
 def _no(raw: Any, expected: str) -> Mismatch:

@@ -295,8 +295,9 @@ def _refuse_unknown_provider(
     unknown = any("/_metadata/" not in path for store in stores for path in store.others)
     if unknown and not is_known:
         provider = conf.get(_PROVIDER, "a provider that is not named")
-        msg = f"{needs.at(f'state/{number}')}: state of {provider}, whose files are not known here"
-        raise UnknownFormatError(msg)
+        raise UnknownFormatError(
+            f"{needs.at(f'state/{number}')}: state of {provider}, whose files are not known here"
+        )
 
 
 # --- the files of one batch ---------------------------------------------------------------------
@@ -438,8 +439,7 @@ class _Writers:
         writer = self._store.id_in(self._needs.state_ids(self._needs.batch))
         if writer is None:
             where = self._needs.at(f"commits/{self._needs.batch}")
-            msg = f"{where}: no id for the state in {self._store.folder}"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(f"{where}: no id for the state in {self._store.folder}")
         return writer
 
     def before(self, version: int, change: str) -> str:
@@ -452,6 +452,7 @@ class _Writers:
             self._lineage |= read_lineage(self._needs.read(change), where=where)
             writer = self._lineage.get(version)
             if writer is None:
-                msg = f"{where}: its lineage does not name version {version}, which was before it"
-                raise CorruptDocumentError(msg)
+                raise CorruptDocumentError(
+                    f"{where}: its lineage does not name version {version}, which was before it"
+                )
         return writer

@@ -194,12 +194,11 @@ def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
     data = _read(checkpoint, path)
     if data is None or sha256(data) == was:
         return
-    msg = (
+    raise CheckpointError(
         f"{checkpoint.url}/{path}: was replaced after its batch had run, by a late write of an "
         "earlier driver or by hand, so a restart could read rows twice or lose them; restore a "
         f"savepoint ('spark-stream savepoint restore'), or {FROM_SCRATCH}"
     )
-    raise CheckpointError(msg)
 
 
 def _new_positions(lines: Mapping[str, str], before: Mapping[str, str]) -> list[int]:

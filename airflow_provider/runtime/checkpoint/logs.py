@@ -75,18 +75,21 @@ class OffsetEntry:
     def parse(cls, data: bytes, *, where: str) -> OffsetEntry:
         lines = data.decode(errors="replace").rstrip("\n").split("\n")
         if lines[0] not in _VERSIONS:
-            msg = f"{where}: {lines[0][:20]!r} is not a known version of Spark's offset log"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(
+                f"{where}: {lines[0][:20]!r} is not a known version of Spark's offset log"
+            )
         try:
             metadata = read_json(lines[1])
         except (IndexError, ValueError) as error:
-            msg = f"{where}: the offset log entry has no metadata line"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(
+                f"{where}: the offset log entry has no metadata line"
+            ) from error
         try:
             decode(_Metadata, metadata)
         except Mismatch as error:
-            msg = f"{where}: the metadata of the offset log entry is damaged: {error}"
-            raise CorruptDocumentError(msg) from None
+            raise CorruptDocumentError(
+                f"{where}: the metadata of the offset log entry is damaged: {error}"
+            ) from None
         return cls(version=lines[0], metadata=metadata, sources=tuple(lines[2:]))
 
     @property
@@ -147,15 +150,17 @@ class CommitEntry:
     def parse(cls, data: bytes, *, where: str) -> CommitEntry:
         version, _, text = data.decode(errors="replace").rstrip("\n").partition("\n")
         if version not in _COMMIT_VERSIONS:
-            msg = f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
-            raise UnknownFormatError(msg)
+            raise UnknownFormatError(
+                f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
+            )
         try:
             read = decode(_Commit, read_json(text or "{}"))
             found = read.get("stateUniqueIds") or {}
             ids = {int(operator): partitions for operator, partitions in found.items()}
         except (ValueError, Mismatch) as error:
-            msg = f"{where}: the commit log entry is damaged: {error}"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(
+                f"{where}: the commit log entry is damaged: {error}"
+            ) from error
         return cls(version, ids, int(read.get("nextBatchWatermarkMs", 0)))
 
 
@@ -191,11 +196,13 @@ class CheckpointLogs:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            msg = f"{self.url}/metadata: not the metadata of a Spark query"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(
+                f"{self.url}/metadata: not the metadata of a Spark query"
+            ) from error
         if not _QUERY_ID.fullmatch(query_id):  # it names a folder of the job's records
-            msg = f"{self.url}/metadata: {query_id!r} is no id that Spark gives a query"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(
+                f"{self.url}/metadata: {query_id!r} is no id that Spark gives a query"
+            )
         return query_id
 
     def batches(self, log: str) -> list[int]:
@@ -209,11 +216,10 @@ class CheckpointLogs:
             found, before = self._last_batches(), found
         last_offsets, last_commit = found
         if not _agree(last_offsets, last_commit):
-            msg = (
+            raise CheckpointError(
                 f"{self.url}: the last planned batch is {last_offsets} and the last committed one "
                 f"{last_commit}; files of this checkpoint are missing"
             )
-            raise CheckpointError(msg)
         watermark = self.offsets(last_offsets).watermark_ms if last_offsets >= 0 else None
         return LogPosition(last_offsets, last_commit, watermark)
 
@@ -287,8 +293,7 @@ class CheckpointLogs:
         try:
             return self._storage.read(path), where
         except FileNotFoundError as error:
-            msg = f"{where}: no such batch in the {log}"
-            raise CheckpointError(msg) from error
+            raise CheckpointError(f"{where}: no such batch in the {log}") from error
 
     def is_committed(self, batch: int) -> bool:
         return self._storage.exists(f"commits/{batch}")
@@ -334,8 +339,9 @@ def describe_checkpoint(storage: Storage) -> dict[str, Any]:
     """Return a description of any query's checkpoint, as plain JSON values."""
     logs = CheckpointLogs(storage)
     if not logs.exists():
-        msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
+        )
     position = logs.position()
     batches = logs.batches("offsets")
     last = logs.offsets(position.last_offsets) if batches else None

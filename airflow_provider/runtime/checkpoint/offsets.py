@@ -72,19 +72,19 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
     logs = CheckpointLogs(checkpoint)
     position = logs.position()
     if position.open_batch is not None:
-        msg = (
+        raise OpenBatchError(
             f"{logs.url}: batch {position.open_batch} is planned and not committed, so where its "
             "sources continue cannot be changed; let it end first"
         )
-        raise OpenBatchError(msg)
     last = position.last_commit
     for batch in (last - 1, last):
         if batch not in logs.batches("offsets"):
             continue
         entry = logs.offsets(batch)
         if entry.version != _BY_LOCATION:
-            msg = f"{logs.url}/offsets/{batch}: an offset log of version {entry.version!r}"
-            raise UnknownFormatError(msg)
+            raise UnknownFormatError(
+                f"{logs.url}/offsets/{batch}: an offset log of version {entry.version!r}"
+            )
         checkpoint.delete(f"offsets/.{batch}.crc")  # of what was there before
         checkpoint.put(f"offsets/{batch}", entry.with_positions(lines).to_bytes())
 
@@ -108,26 +108,26 @@ def plan_drain_batch(logs: CheckpointLogs, *, further: bool = False) -> int:
     """
     position = logs.position()
     if position.last_commit < 0 and position.open_batch is None:
-        msg = f"{logs.url}: no checkpoint with a committed batch there; run the query first"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{logs.url}: no checkpoint with a committed batch there; run the query first"
+        )
     step = next_drain_step(position, stateful=True)
     if step is DrainStep.RUN_PLANNED:
         return position.last_offsets
     if step is DrainStep.RUN_OPEN:
-        msg = (
+        raise OpenBatchError(
             f"{logs.url}: batch {position.open_batch} is planned and not committed; run the query "
             "once with trigger(once=True), then plan the drain"
         )
-        raise OpenBatchError(msg)
     entry = logs.offsets(position.last_commit)
     watermark_ms = next_watermark(entry.watermark_ms)
     if watermark_ms is None or (step is DrainStep.DONE and not further):
-        msg = f"{logs.url}: drained already, by batch {position.last_commit}"
-        raise JobDrainedError(msg)
+        raise JobDrainedError(f"{logs.url}: drained already, by batch {position.last_commit}")
     batch = position.last_commit + 1
     if not logs.put_offsets(batch, entry.with_watermark(watermark_ms)):
-        msg = f"{logs.url}: batch {batch} was planned just now by another process; is it running?"
-        raise OpenBatchError(msg)
+        raise OpenBatchError(
+            f"{logs.url}: batch {batch} was planned just now by another process; is it running?"
+        )
     return batch
 
 

@@ -83,8 +83,9 @@ class OperatorMetadata:
                 ),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"{where}: not the metadata of a stateful operator"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(
+                f"{where}: not the metadata of a stateful operator"
+            ) from error
 
 
 def _variables(properties: str | None) -> tuple[StateVariable, ...]:
@@ -165,13 +166,13 @@ def has_one_partition(schema: bytes) -> bool:
 def _read(data: bytes, *, where: str) -> dict[str, Any]:
     version, _, text = data.decode(errors="replace").partition("\n")
     if version not in _VERSIONS:
-        msg = f"{where}: {version[:20]!r} is not a known version of an operator's metadata"
-        raise UnknownFormatError(msg)
+        raise UnknownFormatError(
+            f"{where}: {version[:20]!r} is not a known version of an operator's metadata"
+        )
     try:
         document = read_json(text)
     except ValueError as error:
-        msg = f"{where}: not the metadata of a stateful operator"
-        raise CorruptDocumentError(msg) from error
+        raise CorruptDocumentError(f"{where}: not the metadata of a stateful operator") from error
     return document if isinstance(document, dict) else {}
 
 
@@ -179,8 +180,9 @@ def _within(path: str, operator: int, *, where: str) -> str:
     """Return the part of a schema file's address that is the same in every copy."""
     begin = path.rfind(f"/state/{operator}/")
     if begin < 0:
-        msg = f"{where}: the schema file {path} lies outside of the checkpoint's state"
-        raise UnknownFormatError(msg)
+        raise UnknownFormatError(
+            f"{where}: the schema file {path} lies outside of the checkpoint's state"
+        )
     return path[begin + 1 :]
 
 
@@ -223,10 +225,10 @@ def read_schemas(data: bytes, *, where: str) -> dict[str, StateSchema]:
         if version == "v3":
             return dict(_family(reader) for _ in range(reader.number(">i")))
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{where}: not the schema of a state store"
-        raise CorruptDocumentError(msg) from error
-    msg = f"{where}: {version[:20]!r} is not a known version of a state store's schema"
-    raise UnknownFormatError(msg)
+        raise CorruptDocumentError(f"{where}: not the schema of a state store") from error
+    raise UnknownFormatError(
+        f"{where}: {version[:20]!r} is not a known version of a state store's schema"
+    )
 
 
 def _family(reader: _Reader) -> tuple[str, StateSchema]:
@@ -275,8 +277,7 @@ class _Reader:
         size = self.number(">H")
         begin, self._at = self._at, self._at + size
         if self._at > len(self._data):
-            msg = "the file ends within a string"
-            raise ValueError(msg)
+            raise ValueError("the file ends within a string")
         # Java writes letters beyond the first 65,536 as two surrogates, and a zero as two bytes.
         raw = self._data[begin : self._at].replace(b"\xc0\x80", b"\0")
         text = raw.decode("utf-8", "surrogatepass")

@@ -201,8 +201,7 @@ def position_of(line: str) -> int:
         raw = read_json(line)
         return raw if type(raw) is int else int(decode(_Position, raw)["logOffset"])
     except (ValueError, Mismatch) as error:
-        msg = f"{line[:60]!r} is no position of Spark's file source"
-        raise UnknownFormatError(msg) from error
+        raise UnknownFormatError(f"{line[:60]!r} is no position of Spark's file source") from error
 
 
 def file_position(line: str) -> int | None:
@@ -285,13 +284,15 @@ class SourceLog:
         lines = data.decode(errors="replace").rstrip("\n").split("\n")
         where = f"{self._url}/{name}"
         if lines[0] != _VERSION:
-            msg = f"{where}: {lines[0][:20]!r} is no known version of Spark's log of read files"
-            raise UnknownFormatError(msg)
+            raise UnknownFormatError(
+                f"{where}: {lines[0][:20]!r} is no known version of Spark's log of read files"
+            )
         try:
             found = [decode(_Entry, read_json(line)) for line in lines[1:]]
         except (ValueError, Mismatch) as error:
-            msg = f"{where}: the log of read files is damaged: {error}"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(
+                f"{where}: the log of read files is damaged: {error}"
+            ) from error
         return name, [(e["batchId"], LoggedFile(e["path"], e["timestamp"])) for e in found]
 
     def _read(self, number: int) -> tuple[str, bytes]:
@@ -300,5 +301,6 @@ class SourceLog:
                 return name, self._storage.read(f"{self._folder}/{name}")
             except FileNotFoundError:
                 continue
-        msg = f"{self._url}/{number}: no such position in Spark's log of read files"
-        raise CorruptDocumentError(msg)
+        raise CorruptDocumentError(
+            f"{self._url}/{number}: no such position in Spark's log of read files"
+        )

@@ -138,19 +138,18 @@ def shared_files(snapshot: bytes, *, where: str) -> Iterator[tuple[str, int]]:
             version, _, text = archive.read(_ZIP_METADATA).decode().partition("\n")
         document = read_json(text) if version == _ZIP_VERSION else None
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        msg = f"{where}: not a snapshot of RocksDB"
-        raise CorruptDocumentError(msg) from error
+        raise CorruptDocumentError(f"{where}: not a snapshot of RocksDB") from error
     if document is None:
-        msg = f"{where}: {version[:20]!r} is not a known version of a snapshot's metadata"
-        raise UnknownFormatError(msg)
+        raise UnknownFormatError(
+            f"{where}: {version[:20]!r} is not a known version of a snapshot's metadata"
+        )
     try:
         for file in document.get("sstFiles") or ():
             yield f"SSTs/{file['dfsSstFileName']}", int(file["sizeBytes"])
         for file in document.get("logFiles") or ():
             yield f"logs/{file['dfsLogFileName']}", int(file["sizeBytes"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        msg = f"{where}: not a snapshot of RocksDB"
-        raise CorruptDocumentError(msg) from error
+        raise CorruptDocumentError(f"{where}: not a snapshot of RocksDB") from error
 
 
 def companions_of(path: str) -> tuple[str, str, str]:
@@ -217,13 +216,13 @@ def read_lineage(data: bytes, *, where: str) -> dict[int, str]:
         head = _Head(_blocks(data, where=where))
         version = head.string()
         if version not in _VERSIONS:
-            msg = f"{where}: {version[:20]!r} is not a version of changelogs with a lineage"
-            raise UnknownFormatError(msg)
+            raise UnknownFormatError(
+                f"{where}: {version[:20]!r} is not a version of changelogs with a lineage"
+            )
         items = read_json(head.string())
         return {int(item["version"]): str(item["checkpointUniqueId"]) for item in items}
     except (IndexError, ValueError, KeyError, TypeError, StopIteration) as error:
-        msg = f"{where}: not a changelog with a lineage"
-        raise CorruptDocumentError(msg) from error
+        raise CorruptDocumentError(f"{where}: not a changelog with a lineage") from error
 
 
 class _Head:
@@ -249,12 +248,12 @@ def _blocks(data: bytes, *, where: str) -> Iterator[bytes]:
     if data.startswith(_ZSTD_MAGIC):
         return _zstd_blocks(data, where=where)
     if data.startswith(_LZF_MAGIC):
-        msg = (
+        raise UnknownFormatError(
             f"{where}: compressed with LZF, which is not read: configure another codec {_OR_RAISE}"
         )
-        raise UnknownFormatError(msg)
-    msg = f"{where}: compressed with a codec that is not known here (it begins {data[:8]!r})"
-    raise UnknownFormatError(msg)
+    raise UnknownFormatError(
+        f"{where}: compressed with a codec that is not known here (it begins {data[:8]!r})"
+    )
 
 
 def _lz4_blocks(data: bytes) -> Iterator[bytes]:
@@ -326,11 +325,10 @@ def _library(codec: str, package: str, *, where: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        msg = (
+        raise UnknownFormatError(
             f"{where}: compressed with {codec}, which needs {package}: pip install "
             f"'airflow-provider-spark-streaming[codecs]' {_OR_RAISE}"
-        )
-        raise UnknownFormatError(msg) from error
+        ) from error
 
 
 # --- checksums ----------------------------------------------------------------------------------
@@ -352,11 +350,11 @@ def has_spark_checksum(data: bytes, checksum: bytes, *, where: str) -> bool:
         document = read_json(checksum)
         algorithm, size, value = (document[k] for k in ("algorithm", "mainFileSize", "value"))
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"{where}: not one of Spark's checksum files"
-        raise CorruptDocumentError(msg) from error
+        raise CorruptDocumentError(f"{where}: not one of Spark's checksum files") from error
     if algorithm != _ALGORITHM:
-        msg = f"{where}: checksum algorithm {algorithm!r} is not known here, {_ALGORITHM} is"
-        raise UnknownFormatError(msg)
+        raise UnknownFormatError(
+            f"{where}: checksum algorithm {algorithm!r} is not known here, {_ALGORITHM} is"
+        )
     # Java's int is signed.
     return bool(size == len(data) and value & _MASK == crc32c(data))
 
@@ -369,8 +367,7 @@ def has_hadoop_checksum(data: bytes, checksum: bytes, *, where: str) -> bool:
     """
     chunk_bytes = int.from_bytes(checksum[len(_HADOOP_MAGIC) : _HADOOP_HEADER_BYTES], "big")
     if not checksum.startswith(_HADOOP_MAGIC) or not chunk_bytes:
-        msg = f"{where}: not one of Hadoop's checksum files"
-        raise CorruptDocumentError(msg)
+        raise CorruptDocumentError(f"{where}: not one of Hadoop's checksum files")
     view = memoryview(data)
     sums = b"".join(
         zlib.crc32(view[start : start + chunk_bytes]).to_bytes(4, "big")

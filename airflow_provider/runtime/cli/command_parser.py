@@ -50,8 +50,7 @@ class CommandParser(argparse.ArgumentParser):
             self.refuse_unknown(each for each in given if self._is_unknown_option(each))
         said = _with_meant(message)
         joint = " " if said.endswith("?") else "; "
-        msg = f"{said}{joint}{self.prog} --help shows what there is"
-        raise ConfigError(msg)
+        raise ConfigError(f"{said}{joint}{self.prog} --help shows what there is")
 
     def _is_unknown_option(self, text: str) -> bool:
         return text.startswith("--") and text.partition("=")[0] not in self._option_string_actions
@@ -181,8 +180,9 @@ def not_of_a_script(arguments: argparse.Namespace, unknown: Sequence[str]) -> Se
     """Return the unknown arguments; refuse them if the command has a script."""
     if unknown and getattr(arguments, "script", None):
         given = shlex.join(unknown)
-        msg = f"{given} is no option of the command; what is the script's follows --: … -- {given}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{given} is no option of the command; what is the script's follows --: … -- {given}"
+        )
     return unknown
 
 
@@ -192,18 +192,17 @@ def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
     if entry is not None and is_program(entry):
         flag = next(flag for flag, suffix in _KINDS.items() if entry.endswith(suffix))
         function = f"{entry}:FUNCTION, or " if flag == "script" else ""
-        msg = f"--entry {entry} names no function; write {function}--{flag} {entry}"
-        raise ConfigError(msg)
+        raise ConfigError(f"--entry {entry} names no function; write {function}--{flag} {entry}")
     named = {flag: getattr(arguments, flag) for flag in _KINDS if getattr(arguments, flag)}
     for flag, file in named.items():
         if not file.endswith(_KINDS[flag]):
-            msg = f"--{flag} {file}: name a file that ends with {_KINDS[flag]}"
-            raise ConfigError(msg)
+            raise ConfigError(f"--{flag} {file}: name a file that ends with {_KINDS[flag]}")
         arguments.entry = file
     if arguments.script_args is not None:
         if "script" not in named:
-            msg = "what follows -- is the command line of a script; give --script FILE.py"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "what follows -- is the command line of a script; give --script FILE.py"
+            )
         arguments.params = [
             *getattr(arguments, "params", []),
             with_arguments(arguments.script_args),

@@ -99,8 +99,9 @@ def _cancel(arguments: argparse.Namespace) -> int:
     observer = LeaseObserver(directory.storage, clock)
     lease, liveness = observer.settle()
     if lease is None or liveness in TAKEABLE:
-        msg = f"{directory.url}: no driver is running this job, so there is nothing to cancel"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{directory.url}: no driver is running this job, so there is nothing to cancel"
+        )
     request = put_cancel(directory.storage, lease.driver_id, clock)
     deadline = clock.monotonic() + _CANCEL_TIMEOUT_S
     while clock.monotonic() < deadline:
@@ -111,12 +112,11 @@ def _cancel(arguments: argparse.Namespace) -> int:
             print(f"{directory.url}: run {lease.run_id} {ended}")
             return EXIT_OK
         clock.sleep(0.2)
-    msg = (
+    raise SparkStreamError(
         f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner.host} has not "
         f"stopped in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes "
         "from any point"
     )
-    raise SparkStreamError(msg)
 
 
 def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -217,8 +217,9 @@ def _run_of(directory: JobDirectory, run_id: str | None) -> RunDirectory:
         return directory.run(check_name(run_id, what="run id"))
     newest = newest_run(directory)
     if newest is None:
-        msg = f"{directory.url}: no run of this job has begun, so nothing is logged"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{directory.url}: no run of this job has begun, so nothing is logged"
+        )
     return directory.run(newest.run_id)
 
 
@@ -227,8 +228,9 @@ def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -
     if folder is None:
         logs = [each.log for each in run.submissions() if each.log is not None]
         where = f"; the last one is {logs[-1]} on the machine that submitted it" if logs else ""
-        msg = f"{directory.url}: drivers of a job in a store log on their own machine{where}"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{directory.url}: drivers of a job in a store log on their own machine{where}"
+        )
     drivers = [attempt.driver_id for attempt in run.attempts()]
     drivers += [each.driver_id for each in run.submissions() if each.driver_id not in drivers]
     for driver in reversed(drivers):
@@ -238,14 +240,12 @@ def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -
         except (FileNotFoundError, NotADirectoryError, NotAFileError):
             continue
         except OSError as error:
-            msg = f"{folder.path}/{log}: {error.strerror}"
-            raise UnknownJobError(msg) from error
+            raise UnknownJobError(f"{folder.path}/{log}: {error.strerror}") from error
     other = "" if is_spark else "; --spark prints what Spark has logged"
-    msg = (
+    raise UnknownJobError(
         f"{directory.url}: no driver of run {run.run_id!r} has left such a log here; a driver "
         f"that was started on a command line logs to its terminal{other}"
     )
-    raise UnknownJobError(msg)
 
 
 def _follow(file: BinaryIO, watcher: RunWatcher, clock: Clock | None = None) -> None:

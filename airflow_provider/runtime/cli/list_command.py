@@ -61,8 +61,9 @@ def _ls(arguments: argparse.Namespace) -> int:
     found = {root: list(_job_directories(root, _DEEP)) for root in arguments.roots}
     for root, below in found.items():
         if not below:
-            msg = f"{root}: no job directory there, nor up to {_DEEP} folders below it"
-            raise UnknownJobError(msg)
+            raise UnknownJobError(
+                f"{root}: no job directory there, nor up to {_DEEP} folders below it"
+            )
     jobs = list_jobs(list(dict.fromkeys(each for below in found.values() for each in below)))
     if arguments.json:
         print_json({"version": 1, "jobs": [dataclasses.asdict(job) for job in jobs]})

@@ -117,8 +117,7 @@ def _add_partitions(command: argparse.ArgumentParser) -> None:
 def _take(arguments: argparse.Namespace) -> int:
     clock = SystemClock()
     if (arguments.job_dir is None) == (arguments.checkpoint is None):
-        msg = "name either JOB_DIR or --checkpoint URL"
-        raise ConfigError(msg)
+        raise ConfigError("name either JOB_DIR or --checkpoint URL")
     if arguments.job_dir is not None:
         source = job_source(arguments.job_dir, clock)
     else:
@@ -145,20 +144,17 @@ def _take(arguments: argparse.Namespace) -> int:
 def _target(arguments: argparse.Namespace, name: str) -> str:
     if arguments.to is not None:
         if arguments.name is not None:
-            msg = "--to names the savepoint's own folder, so leave --name out"
-            raise ConfigError(msg)
+            raise ConfigError("--to names the savepoint's own folder, so leave --name out")
         return str(arguments.to)
     if arguments.job_dir is None:
-        msg = "--checkpoint needs --to URL, the folder that will be the savepoint"
-        raise ConfigError(msg)
+        raise ConfigError("--checkpoint needs --to URL, the folder that will be the savepoint")
     return f"{arguments.job_dir.rstrip('/')}/savepoints/{arguments.name or name}"
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key:
-        msg = f"{option} {text!r}: write {option} NAME=VALUE"
-        raise ConfigError(msg)
+        raise ConfigError(f"{option} {text!r}: write {option} NAME=VALUE")
     return key, value
 
 
@@ -236,8 +232,7 @@ def _fork(arguments: argparse.Namespace) -> int:
     last = Restores(directory).last()
     was_cut_short = last is not None and last.is_open
     if directory.storage.exists("queries") and not was_cut_short:
-        msg = f"{arguments.job_dir}: there is a job already; name a new directory"
-        raise ConfigError(msg)
+        raise ConfigError(f"{arguments.job_dir}: there is a job already; name a new directory")
     record = restore_job(
         arguments.job_dir,
         arguments.url,

@@ -115,11 +115,9 @@ def _init(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder)
     there = [name for name in FILES if (folder / name).exists() or (folder / name).is_symlink()]
     if folder.exists() and not folder.is_dir():
-        msg = f"{folder}: is a file; name another folder"
-        raise ConfigError(msg)
+        raise ConfigError(f"{folder}: is a file; name another folder")
     if there:
-        msg = f"{folder}: {', '.join(there)} is there already; name another folder"
-        raise ConfigError(msg)
+        raise ConfigError(f"{folder}: {', '.join(there)} is there already; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         with (folder / name).open("x") as file:  # one that came meanwhile is not replaced either
@@ -147,8 +145,7 @@ def _add_package(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 def _package(arguments: argparse.Namespace) -> int:
     if is_packed():
-        msg = "this is the zip itself; give the command where the package is installed"
-        raise ConfigError(msg)
+        raise ConfigError("this is the zip itself; give the command where the package is installed")
     package = write_package(arguments.out, replaces=arguments.force)
     for what, path in (("runtime", package.runtime), ("entry_point", package.application)):
         print(f"{what}: {path}, {path.stat().st_size:,} bytes")
@@ -170,8 +167,9 @@ def _completion(arguments: argparse.Namespace) -> int:
     try:
         from argcomplete.shell_integration import shellcode
     except ImportError as error:
-        msg = "completion needs argcomplete, which Airflow brings: pip install argcomplete"
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            "completion needs argcomplete, which Airflow brings: pip install argcomplete"
+        ) from error
     print(shellcode(["spark-stream"], shell=arguments.shell))
     return EXIT_OK
 

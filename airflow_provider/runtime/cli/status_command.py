@@ -139,16 +139,14 @@ def _looked_for(arguments: argparse.Namespace) -> tuple[JobDirectory, list[str]]
 
 def _watch(directory: JobDirectory, run_id: str, every_s: float) -> None:
     if not every_s >= _LEAST_WATCH_S:
-        msg = f"{every_s:g}: seconds between two looks, {_LEAST_WATCH_S} or more"
-        raise ConfigError(msg)
+        raise ConfigError(f"{every_s:g}: seconds between two looks, {_LEAST_WATCH_S} or more")
     follow(directory, run_id, every_s=every_s, clock=SystemClock())
 
 
 def _shown_runs(directory: JobDirectory, arguments: argparse.Namespace) -> list[str]:
     run_id = arguments.run_id
     if arguments.last < 1:
-        msg = f"--last {arguments.last}: a number of runs, 1 or more"
-        raise ConfigError(msg)
+        raise ConfigError(f"--last {arguments.last}: a number of runs, 1 or more")
     if run_id is not None:
         return [_checked(directory, run_id)]
     try:
@@ -162,8 +160,7 @@ def _checked(directory: JobDirectory, run_id: str) -> str:
     run = directory.run(check_name(run_id, what="run id"))
     if run.record() is None and not run.submissions():
         newest = ", ".join(record.run_id for record in recent_runs(directory)) or "none"
-        msg = f"{directory.url}: no run {run_id!r}; its newest runs: {newest}"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(f"{directory.url}: no run {run_id!r}; its newest runs: {newest}")
     return run_id
 
 

@@ -145,8 +145,9 @@ def find_made(target: str, digest: str) -> Savepoint | None:
     found = open_savepoint(url)
     if found.record.origin == ORIGIN and found.record.labels.get(LABEL) == digest:
         return found
-    msg = f"{url}: there is a savepoint of this name, made of something else; choose another one"
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"{url}: there is a savepoint of this name, made of something else; choose another one"
+    )
 
 
 def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
@@ -163,12 +164,11 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
         last_restore = Journal(directory.storage).last_restore()
         begun += ["it was set to a savepoint"] if last_restore is not None else []
     if begun:
-        msg = (
+        raise ConfigError(
             f"{directory.url}: the job has begun already ({begun[0]}), and a bootstrap makes a "
             "job's first state; name a directory in which none has begun. To change the state: "
             "'spark-stream state rewrite'"
         )
-        raise ConfigError(msg)
 
 
 def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
@@ -183,8 +183,7 @@ def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
                 f"a bootstrap began at {before.made} for {other.savepoint} with other parameters, "
                 "and did not end; end it with those parameters, remove that folder, or "
             )
-        msg = f"{scratch.url}: {what}give this one another {location}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{scratch.url}: {what}give this one another {location}")
 
 
 def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str) -> None:
@@ -196,15 +195,13 @@ def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str
     what = f"query {empty[0]!r}: history has no row for it, so there is nothing to begin from"
     written = sorted(set(batches) - set(empty)) if output == "keep" else []
     if written:
-        msg = (
+        raise CheckpointError(
             f"{what}. The output of {', '.join(written)} is written, as "
             f"{set_option('output', 'keep')} requires; remove it by hand, and remove "
             f"{scratch.url}, before you bootstrap again"
         )
-        raise CheckpointError(msg)
     remove_scratch(scratch)
-    msg = f"{what}; check the parameters"
-    raise ConfigError(msg)
+    raise ConfigError(f"{what}; check the parameters")
 
 
 def remove_scratch(scratch: JobDirectory) -> None:

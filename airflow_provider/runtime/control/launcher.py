@@ -165,8 +165,9 @@ def _wait_for_slot(submission: _Submission, output: IO[bytes]) -> DriverSlot | N
                 with suppress(OSError):
                     enter_again(run, driver_id, waits_for=waits)
             if is_leaving(submission.requests, driver_id):
-                msg = f"driver {driver_id} was cancelled while it waited for {said}"
-                raise RunCancelledError(msg)
+                raise RunCancelledError(
+                    f"driver {driver_id} was cancelled while it waited for {said}"
+                )
             clock.sleep(_SLOT_POLL_S)
     finally:
         queue.leave()
@@ -232,8 +233,9 @@ class SlotLimits:
         if not text:
             return cls(min(max(_LEAST, cores), life), life)
         if not text.isdecimal() or int(text) < 1:
-            msg = f"{LIMIT}={text!r}: a number of drivers, 1 or more, or {OFF!r} for no limit"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{LIMIT}={text!r}: a number of drivers, 1 or more, or {OFF!r} for no limit"
+            )
         return cls(int(text), max(int(text), life))
 
 

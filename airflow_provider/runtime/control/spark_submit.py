@@ -137,8 +137,9 @@ class SparkSubmitLauncher:
             return
         started = process.identity.processes[1:]  # the first one looks after it
         if not started or identify([pid for pid, _ in started]).space != process.identity.space:
-            msg = f"driver {handle.driver_id} is coming up, or on {process.identity.host}"
-            raise LauncherAwayError(msg)
+            raise LauncherAwayError(
+                f"driver {handle.driver_id} is coming up, or on {process.identity.host}"
+            )
         for pid, start in started:
             if (pid, start) in identify([pid]).processes:
                 with contextlib.suppress(ProcessLookupError):
@@ -212,8 +213,7 @@ def answer_as(kind: type[T], raw: Any, *, where: str) -> T:
     try:
         found: T = decode(kind, raw)
     except Mismatch as problem:
-        msg = f"{where}: not an answer that is known: {problem}"
-        raise WrongAnswerError(msg) from None
+        raise WrongAnswerError(f"{where}: not an answer that is known: {problem}") from None
     return found
 
 

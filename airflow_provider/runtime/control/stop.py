@@ -133,8 +133,7 @@ class StopCall:
     def _checked(self, answer: ReplyRecord) -> ReplyRecord:
         if not answer.ok:
             why = f"was not stopped as requested: {answer.message}"
-            msg = f"{self.job_dir}: run {self.run_id!r} {why}"
-            raise _NO.get(answer.exit_code, StopError)(msg)
+            raise _NO.get(answer.exit_code, StopError)(f"{self.job_dir}: run {self.run_id!r} {why}")
         return answer
 
 

@@ -170,11 +170,10 @@ def check_not_revoked(run: RunDirectory, driver_id: str) -> None:
     """Refuse to be a driver whose intent was revoked: the next try has submitted another one."""
     process = run.process_of(driver_id)
     if process is not None and process.is_revoked:
-        msg = (
+        raise LeaseHeldError(
             f"{run.storage.url}: driver {driver_id} was given up before it came up, and another "
             "one was submitted in its place"
         )
-        raise LeaseHeldError(msg)
 
 
 def _revoke(run: RunDirectory, driver_id: str) -> bool:

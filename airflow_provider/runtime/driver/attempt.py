@@ -489,5 +489,6 @@ class Attempt:
         outcome = CANCELLED if self._life.keeps_run else None
         self._stop_requests.close(outcome, "the attempt was cancelled")
         self._end_attempt(CANCELLED)
-        msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
-        raise RunCancelledError(msg)
+        raise RunCancelledError(
+            f"run {self._run.run_id!r} was cancelled; the same command resumes it"
+        )

@@ -170,12 +170,11 @@ class ChangedQueries:
         self._mixed = {}
         if mixed and not self._allow:
             queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
-            msg = (
+            raise ConfigError(
                 f"{where}: results of two jobs would be mixed, because the state was made by "
                 f"another one: {queries}. {FIXES}, or continue with it, so "
                 f"that the output has both ({set_option('allow_mixed_results')})"
             )
-            raise ConfigError(msg)
 
 
 def _named(changes: Sequence[Change]) -> str:
@@ -191,13 +190,12 @@ def check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -
     for source in query.sources if read else ():
         before, now = read.get(source.name), source.reads
         if before is not None and before.overlaps(now):
-            msg = (
+            raise ConfigError(
                 f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
                 f"the bootstrap of {url} has read ({before.where}), so its rows would "
                 "count twice. Let it read later data, from another location; or bootstrap again "
                 f"with {keep_position(source.name)}, so that it continues where history ended"
             )
-            raise ConfigError(msg)
 
 
 def match_queries(
@@ -208,12 +206,11 @@ def match_queries(
     if savepoint.record.job is None and len(saved) == len(declared) == 1:
         return {declared[0]: saved[0]}
     if set(saved) != set(declared) and not allow_non_restored:
-        msg = (
+        raise ConfigError(
             f"the savepoint {savepoint.url} has the queries {', '.join(saved)}, and the job has "
             f"{', '.join(declared)}; give them the same names, or allow state that is not restored "
             f"({set_option('allow_non_restored_state')})"
         )
-        raise ConfigError(msg)
     return {name: name if name in saved else "" for name in declared}
 
 

@@ -72,8 +72,9 @@ def check_batch(objections: Iterable[Objection]) -> None:
     """Refuse a BATCH that was requested by name and is not possible."""
     for objection in objections:
         if objection.refuses:
-            msg = f"{objection.why}; run with mode 'streaming', or 'automatic', which does so here"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{objection.why}; run with mode 'streaming', or 'automatic', which does so here"
+            )
 
 
 def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]:
@@ -154,8 +155,9 @@ class ExecutionPlan:
 def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
     """Fill in the options that the request leaves to the job."""
     if not queries:
-        msg = f"entry {spec.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"entry {spec.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
+        )
     until = spec.until or ("end" if all(query.bounded for query in queries) else "stopped")
     if until == "end":
         _check_bounded(queries)
@@ -164,44 +166,41 @@ def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> Execution
         at_end = AtEnd(spec.at_end or ("drain" if until == "end" else "suspend"))
         return ExecutionPlan(until, at_end)
     if spec.at_end == AtEnd.DRAIN.value:
-        msg = "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
-        raise ConfigError(msg)
+        raise ConfigError(
+            "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
+        )
     return ExecutionPlan(until, AtEnd.SUSPEND)
 
 
 def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> None:
     if late == WAIT and until != "end":
         source = next(s.name for query in queries for s in query.sources if not s.bounded)
-        msg = (
+        raise ConfigError(
             f"late={late!r} lets the watermark wait for the end of the data, and source {source!r} "
             f"has none; {words()['LET_END']}, or use late='count'"
         )
-        raise ConfigError(msg)
     for query in queries:
         if (
             late == QUARANTINE
             and query.quarantine is None
             and "EventTimeWatermark" in query.operations
         ):
-            msg = (
+            raise ConfigError(
                 f"query {query.name!r}: late={late!r} quarantines late rows, and no sink takes "
                 "them; give ctx.write one: quarantine=files(…)"
             )
-            raise ConfigError(msg)
         if late != COUNT and query.native is not None and "EventTimeWatermark" in query.operations:
-            msg = (
+            raise ConfigError(
                 f"query {query.name!r}: late={late!r} needs a look at each batch before it is "
                 f"committed, which Spark's own sink {query.native.name} has not; use another sink"
             )
-            raise ConfigError(msg)
 
 
 def _check_bounded(queries: Sequence[QueryDefinition]) -> None:
     for query in queries:
         for source in query.sources:
             if not source.bounded:
-                msg = (
+                raise ConfigError(
                     f"query {query.name!r}: source {source.name!r} is not bounded, so it has no "
                     f"end; {words()['LET_END']}, or run with until='available' or 'stopped'"
                 )
-                raise ConfigError(msg)

@@ -175,32 +175,29 @@ class StartingPoint:
         own = next(filter(self._is_of, restores.starts()), None)
         if own is not None:
             if not own.is_open and self._partitions not in {None, own.plan.partitions}:
-                msg = (
+                raise ConfigError(
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
                     f"partitions={own.plan.partitions}, and {self._partitions} are requested now; "
                     f"use the same number, or {RESTORE_ELSEWHERE}"
                 )
-                raise ConfigError(msg)
             return not own.is_open
         if last is not None:
             left_out = of_caller("--from-savepoint", "the operator's from_savepoint")
-            msg = (
+            raise ConfigError(
                 f"{self._directory.url}: the job was set to {last.plan.savepoint} before, not to "
                 f"{self._url}; leave out {left_out} to continue, or {RESTORE_ELSEWHERE}"
             )
-            raise ConfigError(msg)
         begun = [
             name
             for name in self._directory.query_names()
             if CheckpointLogs(self._directory.checkpoint(name)).exists()
         ]
         if begun:
-            msg = (
+            raise ConfigError(
                 f"{self._directory.url}: the job has begun already (query {begun[0]!r} has a "
                 "checkpoint), so it cannot begin from a savepoint; set it back with 'spark-stream "
                 f"savepoint restore', or {RESTORE_ELSEWHERE}"
             )
-            raise ConfigError(msg)
         return False
 
     def _is_of(self, restore: OperationRecord) -> bool:
@@ -256,13 +253,12 @@ class StartingPoint:
         declared = Declared(names, topologies, self._upstream, unfit)
         incompatible = find_incompatible(kept, declared, self._names_before(kept))
         if incompatible and not self._allow_non_restored:
-            msg = (
+            raise ConfigError(
                 f"{where}: the job cannot continue as it is declared now: "
                 f"{'; '.join(incompatible.values())}. {FIXES}, let what does not fit "
                 "be reset, without its state and beside what it has written "
                 f"({set_option('allow_non_restored_state')}), or {FROM_SCRATCH}"
             )
-            raise ConfigError(msg)
         self._changes.check(where, incompatible)
         return incompatible
 
@@ -376,13 +372,12 @@ class TakeOver(StartingPoint):
         tells = all(isinstance(sink, VisibleSink) for sink in query.sinks)
         if theirs is None or tells or theirs.logs.position().open_batch is None:
             return
-        msg = (
+        raise ConfigError(
             f"query {query.name!r}: batch {theirs.logs.position().open_batch} of {theirs.logs.url} "
             "is planned and not committed, so plain Spark may have written its rows, and they "
             "would be written again: run the plain program until that batch has ended, or write to "
             "a new location and begin from a savepoint (spark-stream savepoint take --checkpoint)"
         )
-        raise ConfigError(msg)
 
 
 def checkpoints_to_take_over(
@@ -410,13 +405,12 @@ def _check_none_new(directory: JobDirectory, named: Mapping[str, Storage]) -> No
         has_begun = CheckpointLogs(directory.checkpoint(name)).exists()
         if has_begun or not _has_committed(location) or is_claimed(location, name, lineage):
             continue
-        msg = (
+        raise ConfigError(
             f"{directory.url}: query {name!r} is new in a job that has begun, and the checkpoint "
             f"{location.url} is taken over only when a job begins, so the query would write again "
             "what plain Spark has written; leave the checkpoint out, so that the query reads and "
             f"writes all of its input again, or {FROM_SCRATCH}"
         )
-        raise ConfigError(msg)
 
 
 def _has_committed(location: Storage) -> bool:

@@ -123,11 +123,10 @@ def check_names_and_locations(queries: Sequence[QueryDefinition]) -> None:
     for query in queries:
         for what, text, fix in _clear_texts(query):
             if (name := secrets.find(text)) is not None:
-                msg = (
+                raise ConfigError(
                     f"query {secrets.redact(query.name)!r}: {what} has the value of the secret "
                     f"parameter {name!r}, and is stored and shown; {fix}"
                 )
-                raise ConfigError(msg)
         _check_keys(query)
 
 
@@ -152,11 +151,10 @@ def _check_keys(query: QueryDefinition) -> None:
     for key in (key for operator in operators for key in operator.keys):
         readable = all(_READABLE.fullmatch(name) for name in _CALL.findall(key))
         if name := next((n for n in _marked(key) if readable), None):
-            msg = (
+            raise ConfigError(
                 f"query {query.name!r}: the key {key} groups by the value of the secret parameter "
                 f"{name!r}, and Spark stores the keys of its state; group by a hash of it"
             )
-            raise ConfigError(msg)
 
 
 def _marked(text: str) -> Iterator[str]:

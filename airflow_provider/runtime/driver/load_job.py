@@ -411,12 +411,11 @@ def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
     before = stored.query_ids if stored is not None else None
     now = {query.name for query in job.queries}
     if before is not None and set(before) != now:
-        msg = (
+        raise ConfigError(
             f"run {job.context.run_id!r} was begun in BATCH with the queries "
             f"{', '.join(sorted(before))}, and the job now has {', '.join(sorted(now))}; they are "
             "committed together, so put them back, or use another run id"
         )
-        raise ConfigError(msg)
 
 
 def _find_resumed(from_savepoint: str | None, directory: JobDirectory) -> str | None:

@@ -304,12 +304,11 @@ def check_agrees(final: FinalCheckpoint, saved: SavepointRecord) -> None:
     for name, query in final.queries.items():
         batch = _batch_of(query)
         if name in saved.queries and saved.queries[name].batch != batch:
-            msg = (
+            raise CheckpointError(
                 f"query {name!r}: Spark's commit log ends with batch {batch}, but the savepoint "
                 f"{final.savepoint}, which was taken to end the run, with "
                 f"{saved.queries[name].batch}; the log was changed meanwhile"
             )
-            raise CheckpointError(msg)
 
 
 def _watermark(position: LogPosition) -> str | None:

@@ -112,8 +112,9 @@ def _request(directory: JobDirectory, planned: PlannedReplay, *, with_later: boo
     run = directory.run(planned.run_id)
     record = run.record()
     if record is None:
-        msg = f"{directory.url}: no run {planned.run_id!r}, so there is nothing to replay"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{directory.url}: no run {planned.run_id!r}, so there is nothing to replay"
+        )
     spec = request_of(record, run.last_attempt(), directory.url)
     return dataclasses.replace(
         spec, run_id=planned.replay_id, replays=planned.run_id, with_later=with_later

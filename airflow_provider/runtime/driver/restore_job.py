@@ -271,7 +271,7 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
         return
     rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
     if rewound is not None and output.standing.epochs:
-        msg = (
+        raise RevertError(
             f"{directory.url}: run {run_id!r} is rewound in part, and nothing was done now: the "
             f"job was set to {rewound.savepoint} by {rewound.by} at "
             f"{utc_text(rewound.at)}, in the middle of the run. "
@@ -279,7 +279,6 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
             "on from there. To revert them, too, set the job to a savepoint from before the run: "
             "spark-stream savepoint restore URL JOB_DIR --revert"
         )
-        raise RevertError(msg)
 
 
 def _to_rewind(
@@ -292,8 +291,7 @@ def _to_rewind(
 
 def _check_claim_mode(claim_mode: str) -> None:
     if claim_mode not in CLAIM_MODES:
-        msg = f"claim mode {claim_mode!r}: use one of {', '.join(CLAIM_MODES)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"claim mode {claim_mode!r}: use one of {', '.join(CLAIM_MODES)}")
 
 
 @contextlib.contextmanager
@@ -371,11 +369,10 @@ def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:
     job, there = directory.job(), directory.query_names()
     theirs, saved = savepoint.record.job, savepoint.record.queries
     if job is not None and theirs is not None and job.name != theirs:
-        msg = (
+        raise ConfigError(
             f"{directory.url} holds the job {job.name!r}, and the savepoint {savepoint.url} is of "
             f"{theirs!r}; restore it into a job directory of its own"
         )
-        raise ConfigError(msg)
     is_named = theirs is not None or not there
     declared = [*there, *(name for name in saved if is_named and name not in there)]
     names = match_queries(savepoint, declared, allow_non_restored=is_named)

@@ -162,8 +162,9 @@ class StopRequestHandler:
             return
         location = open_storage(request.savepoint)
         if location.exists(MANIFEST) or location.list(""):
-            msg = f"{location.url}: the folder is not empty; choose another name for the savepoint"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{location.url}: the folder is not empty; choose another name for the savepoint"
+            )
 
     def take_savepoint(self) -> bool:
         """Take the savepoint of the queries, which have stopped; return whether it exists.

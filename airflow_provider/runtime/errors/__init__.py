@@ -334,8 +334,7 @@ def refusing(where: str, doing: str) -> Iterator[None]:
     except CheckpointError as error:
         raise RefusedCheckpointError(str(error)) from error
     except PermissionError as error:
-        msg = (
+        raise ConfigError(
             f"{error.filename or where}: cannot be {doing}: {error.strerror or error}; use an "
             "account that may, or another location"
-        )
-        raise ConfigError(msg) from error
+        ) from error

@@ -221,8 +221,7 @@ def fails_as(failure_class: FailureClass) -> Callable[[_E], _E]:
 
     def mark(kind: _E) -> _E:
         if not issubclass(kind, BaseException):
-            msg = f"fails_as marks exception types, and {kind!r} is none"
-            raise TypeError(msg)
+            raise TypeError(f"fails_as marks exception types, and {kind!r} is none")
         setattr(kind, _ATTRIBUTE, FailureClass(failure_class))
         return kind
 
@@ -263,18 +262,18 @@ class FailureOverrides:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        msg = f"fails-as {text!r}: write NAME=CLASS, such as jobs.UnknownCurrency=NON_RECOVERABLE"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"fails-as {text!r}: write NAME=CLASS, such as jobs.UnknownCurrency=NON_RECOVERABLE"
+        )
     return name.strip(), value.strip()
 
 
 def _name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        msg = (
+        raise ConfigError(
             f"fails-as {name!r}: not the name of an exception type; write it as in the traceback, "
             "such as jobs.UnknownCurrency or java.sql.SQLException"
         )
-        raise ConfigError(msg)
     return name
 
 
@@ -283,8 +282,9 @@ def _class(name: str, value: str) -> FailureClass:
         return FailureClass(value.upper().replace("-", "_"))
     except ValueError:
         known = ", ".join(kind.value for kind in FailureClass)
-        msg = f"fails-as {name}: there is no class {value!r}; use one of {known}"
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"fails-as {name}: there is no class {value!r}; use one of {known}"
+        ) from None
 
 
 # --- errors of the operating system -------------------------------------------------------------

@@ -207,15 +207,13 @@ def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
     kind = "none" if kind in _OFF else next((n for n in _PARAMETERS if _is_same(n, kind)), kind)
     parameters = _PARAMETERS.get(kind)
     if parameters is None:
-        msg = f"restart: there is no strategy {kind!r}; use one of {_NAMES}"
-        raise ConfigError(msg)
+        raise ConfigError(f"restart: there is no strategy {kind!r}; use one of {_NAMES}")
     values = {}
     for key, raw in given.items():
         parameter = parameters.get(key.removeprefix(f"{kind}."))
         if parameter is None:
             names = ", ".join(parameters) or "it has none"
-            msg = f"restart: {kind} has no parameter {key!r}; its parameters: {names}"
-            raise ConfigError(msg)
+            raise ConfigError(f"restart: {kind} has no parameter {key!r}; its parameters: {names}")
         field, read = parameter
         values[field] = read(f"restart: {key}", raw)
     strategy = next(each for each in _STRATEGIES if each.kind == kind)(**values)
@@ -232,14 +230,16 @@ def default_restart(until: str) -> RestartStrategy:
 def _of_text(text: str) -> tuple[str, dict[str, Any]]:
     match = _FORM.fullmatch(text)
     if match is None:
-        msg = f"restart: {text!r} is not a restart strategy; write for example {_EXAMPLE!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"restart: {text!r} is not a restart strategy; write for example {_EXAMPLE!r}"
+        )
     given: dict[str, Any] = {}
     for part in filter(str.strip, (match["parameters"] or "").split(",")):
         key, equals, raw = part.partition("=")
         if not equals:
-            msg = f"restart: {part.strip()!r} has no value; write for example {_EXAMPLE!r}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"restart: {part.strip()!r} has no value; write for example {_EXAMPLE!r}"
+            )
         _add(given, _key(key), raw.strip())
     return _key(match["type"]), given
 
@@ -250,8 +250,7 @@ def _of_mapping(raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         _add(given, _key(str(key)), value)
     kind = given.pop("type", None)
     if not isinstance(kind, str):
-        msg = f"restart: {dict(raw)!r} has no 'type'; use one of {_NAMES}"
-        raise ConfigError(msg)
+        raise ConfigError(f"restart: {dict(raw)!r} has no 'type'; use one of {_NAMES}")
     return _key(kind), given
 
 
@@ -261,8 +260,7 @@ def _key(key: str) -> str:
 
 def _add(given: dict[str, Any], key: str, value: Any) -> None:
     if key in given:
-        msg = f"restart: {key!r} is given twice"
-        raise ConfigError(msg)
+        raise ConfigError(f"restart: {key!r} is given twice")
     given[key] = value
 
 
@@ -272,11 +270,10 @@ def _is_same(name: str, kind: str) -> bool:
 
 def _check_backoffs(strategy: ExponentialDelay) -> None:
     if strategy.initial_backoff_s > strategy.max_backoff_s:
-        msg = (
+        raise ConfigError(
             f"restart: initial-backoff ({strategy.initial_backoff_s} s) is longer than max-backoff "
             f"({strategy.max_backoff_s} s)"
         )
-        raise ConfigError(msg)
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -289,8 +286,7 @@ def _delay(name: str, raw: Any) -> float:
 def _span(name: str, raw: Any) -> float:
     seconds = parse_duration(raw, name=name)
     if seconds == 0:
-        msg = f"{name}: {raw!r} is no time; use more than 0 seconds"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}: {raw!r} is no time; use more than 0 seconds")
     return seconds
 
 
@@ -300,8 +296,9 @@ def _count(name: str, raw: Any) -> int:
     except (TypeError, ValueError):
         count = 0
     if count < 1:
-        msg = f"{name}: {raw!r} is not a number of 1 or more; for no restart use 'none'"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: {raw!r} is not a number of 1 or more; for no restart use 'none'"
+        )
     return count
 
 
@@ -317,8 +314,7 @@ def _real(name: str, raw: Any, what: str, *, fits: Callable[[float], bool]) -> f
     except (TypeError, ValueError):
         number = float("nan")
     if not fits(number):
-        msg = f"{name}: {raw!r} is not a number {what}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}: {raw!r} is not a number {what}")
     return number
 
 
@@ -405,5 +401,6 @@ def _regions_of(queries: Sequence[str], edges: Collection[Edge]) -> dict[str, fr
 def _check(queries: Sequence[str], named: Iterable[str]) -> None:
     unknown = [name for name in named if name not in queries]
     if unknown:
-        msg = f"{', '.join(map(repr, unknown))}: no query of {', '.join(map(repr, queries))}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{', '.join(map(repr, unknown))}: no query of {', '.join(map(repr, queries))}"
+        )

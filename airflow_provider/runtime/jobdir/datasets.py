@@ -51,18 +51,17 @@ def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
 def from_json(value: Any) -> Offsets:
     """Read what :func:`to_json`, Spark's connector or a user has written."""
     if not isinstance(value, dict):
-        msg = 'expected {"topic": {"partition": offset}}'
-        raise ValueError(msg)  # noqa: TRY004 - the value is wrong, whatever its type
+        raise ValueError('expected {"topic": {"partition": offset}}')  # noqa: TRY004 - the value is wrong, whatever its type
     found: Offsets = {}
     for topic, partitions in value.items():
         if not isinstance(partitions, dict):
-            msg = f'topic {topic!r}: expected {{"partition": offset}}'
-            raise ValueError(msg)  # noqa: TRY004 - the same
+            raise ValueError(f'topic {topic!r}: expected {{"partition": offset}}')  # noqa: TRY004 - the same
         for number, offset in partitions.items():
             is_number = str(number).isdecimal()
             if not is_number or isinstance(offset, bool) or not isinstance(offset, int):
-                msg = f"topic {topic!r}: expected whole numbers, found {number!r}: {offset!r}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"topic {topic!r}: expected whole numbers, found {number!r}: {offset!r}"
+                )
             found[Partition(topic, int(number))] = offset
     return found
 

@@ -156,26 +156,24 @@ def check_drains_intended(directory: JobDirectory) -> None:
         if not planned or logs.offsets(planned[-1]).watermark_ms != MAX_WATERMARK_MS:
             continue
         if drain_intent(directory, query) is None and not _is_left(directory, query):
-            msg = (
+            raise CheckpointError(
                 f"{logs.url}: batch {planned[-1]} drains query {query!r}, and no run of the job "
                 "has recorded this, so the drain was planned by hand or the intent is lost; what "
                 "the query would read from here on would be late and dropped. Set the job "
                 "back with 'spark-stream savepoint restore' or 'spark-stream rewind', or, while "
                 f"there is no commits/{planned[-1]}, remove offsets/{planned[-1]}"
             )
-            raise CheckpointError(msg)
 
 
 def check_of_no_job(url: str) -> None:
     """Refuse a folder that lies in a job directory, where only the job's own drivers drain."""
     for folder in _folders_above(url):
         if _is_job(folder):
-            msg = (
+            raise ConfigError(
                 f"{url}: this lies in the job directory {folder}, whose next run would know "
                 "nothing of the drain; end that job permanently, while it runs, with "
                 f"'spark-stream stop {folder} --drain'"
             )
-            raise ConfigError(msg)
 
 
 def _is_job(folder: str) -> bool:

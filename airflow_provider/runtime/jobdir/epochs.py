@@ -124,8 +124,9 @@ class EpochRecords:
         for epoch in found.published:
             record = self.published(epoch, found)
             if record is None:
-                msg = f"{self.url}/{epoch}.json: was removed while it was read; repeat the command"
-                raise SinkError(msg)
+                raise SinkError(
+                    f"{self.url}/{epoch}.json: was removed while it was read; repeat the command"
+                )
             yield record
         yielded = set(found.published)
         for span in found.packed:
@@ -191,8 +192,7 @@ class EpochRecords:
         """
         record = EpochRecord.read(self._storage, _waiting(epoch, token))
         if record is None:
-            msg = f"{self.url}/{_waiting(epoch, token)}: was removed while it was read"
-            raise SinkError(msg)
+            raise SinkError(f"{self.url}/{_waiting(epoch, token)}: was removed while it was read")
         return record
 
     def counting(self, epoch: int, found: EpochListing) -> EpochRecord | None:
@@ -253,11 +253,10 @@ class EpochRecords:
         """Refuse to continue under an id of which epochs were reverted, or that the query left."""
         found = self.find()
         if found.is_abandoned or found.reverted_from is not None:
-            msg = (
+            raise CheckpointError(
                 f"{self.url}: what was written under this id was reverted, or the query started "
                 "over since; the checkpoint must be restored: give the command that did this again"
             )
-            raise CheckpointError(msg)
 
     def put_reverted(self, first_epoch: int, at: str, *, stays: bool = False) -> None:
         """Record that all sinks have removed the epochs from *first_epoch* on. Idempotent.
@@ -289,8 +288,7 @@ def _spans(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[Span, ...]:
 
 def _require(document: D | None, url: str, name: str) -> D:
     if document is None:
-        msg = f"{url}/{name}: was removed while it was read; give the command again"
-        raise SinkError(msg)
+        raise SinkError(f"{url}/{name}: was removed while it was read; give the command again")
     return document
 
 

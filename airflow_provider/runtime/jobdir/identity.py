@@ -78,13 +78,12 @@ class IdentityRecord(Document):
         """Refuse a directory of an older format, too."""
         version = raw.get("version") if isinstance(raw, dict) else None
         if type(version) is int and version < cls.OLDEST:
-            msg = (
+            raise UnsupportedVersionError(
                 f"{where.removesuffix(f'/{PATH}')}: this job directory has format {version}, of a "
                 f"development version; this version reads format {cls.OLDEST}: give a new "
                 f"directory a savepoint ({set_option('from_savepoint', 'URL')}), or "
                 f"{FROM_SCRATCH}"
             )
-            raise UnsupportedVersionError(msg)
         return super().from_dict(raw, where=where)
 
     def problem(self) -> str | None:
@@ -174,12 +173,11 @@ def check_not_emptied(storage: Storage) -> None:
     if identity_of(storage) is None:
         left = next((name for name in _OF_A_JOB if storage.exists(name)), None)
         if left is not None:
-            msg = (
+            raise ConfigError(
                 f"{storage.url}: {left} is there, and {PATH} is not, so a part of the job "
                 "directory is missing; mount or restore the whole directory, or "
                 f"{FROM_SCRATCH}"
             )
-            raise ConfigError(msg)
 
 
 def add_predecessors(
@@ -208,11 +206,10 @@ def check_remembered(
     if remembered is None or remembered in found or remembered in followed:
         return
     there = f"has the identity {found[0]}" if found else f"has no {PATH}"
-    msg = (
+    raise ConfigError(
         f"{url}: the job that ran here has the identity {remembered}, and this directory {there}: "
         f"it was emptied, replaced, or is not mounted. {_fixes(remembered)}"
     )
-    raise ConfigError(msg)
 
 
 def check_writers(sink: str, writers: Iterable[str], url: str, lineage: Iterable[str]) -> None:
@@ -226,12 +223,11 @@ def check_writers(sink: str, writers: Iterable[str], url: str, lineage: Iterable
     """
     strange = sorted(set(writers) - set(lineage))
     if strange:
-        msg = (
+        raise ConfigError(
             f"{sink}: was written by another job directory at {url}, with the identity "
             f"{strange[0]}, so the rows that this job would write may be there already. "
             f"{_fixes(strange[0])}"
         )
-        raise ConfigError(msg)
 
 
 def _fixes(identity: str) -> str:

@@ -22,8 +22,7 @@ def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
         if record.run_id == run_id:
             return since[::-1]
         since.append(record.run_id)
-    msg = f"{directory.url}: no run {run_id!r}, so there is nothing to rewind"
-    raise UnknownJobError(msg)
+    raise UnknownJobError(f"{directory.url}: no run {run_id!r}, so there is nothing to rewind")
 
 
 def later_runs(directory: JobDirectory, run_id: str) -> list[str]:

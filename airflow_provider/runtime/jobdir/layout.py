@@ -98,11 +98,10 @@ def known_job(job_dir: str) -> JobDirectory:
     """Return the directory of a job that is there."""
     directory, submitted = known_or_submitted_job(job_dir)
     if submitted is not None:
-        msg = (
+        raise UnknownJobError(
             f"{directory.url}: the job has not begun; 'spark-stream status {directory.url}' shows "
             f"what has become of the submitted run {submitted!r}"
         )
-        raise UnknownJobError(msg)
     return directory
 
 
@@ -114,8 +113,7 @@ def known_or_submitted_job(job_dir: str) -> tuple[JobDirectory, str | None]:
         return directory, None
     submitted = directory.submitted_run()
     if submitted is None and not directory.storage.list(OPERATIONS):  # else its start was cut short
-        msg = f"{directory.url}: no job there (no job.json); check the path"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(f"{directory.url}: no job there (no job.json); check the path")
     return directory, submitted
 
 
@@ -271,8 +269,9 @@ def open_job_directory(job_dir: str) -> JobDirectory:
     """
     directory = directory_at(job_dir)
     if not directory.storage.shared:
-        msg = f"{job_dir}: Spark cannot reach this process's memory; use another filesystem"
-        raise UnsupportedStorageError(msg)
+        raise UnsupportedStorageError(
+            f"{job_dir}: Spark cannot reach this process's memory; use another filesystem"
+        )
     identity.check_format(directory.storage)
     return directory
 

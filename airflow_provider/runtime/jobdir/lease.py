@@ -227,8 +227,9 @@ class Lease:
                 f"lease {self.token} of this driver is not there any more, so this is not the job "
                 "directory that it has begun in; check whether it was removed, or is not mounted"
             )
-        msg = f"{self._storage.url}: {reason}; this driver stops and has committed nothing since"
-        raise LeaseLostError(msg)
+        raise LeaseLostError(
+            f"{self._storage.url}: {reason}; this driver stops and has committed nothing since"
+        )
 
     def _is_known(self) -> bool:
         try:
@@ -278,8 +279,9 @@ class Lease:
                 raise
             is_taken = True
         if not is_taken:
-            msg = f"{self._storage.url}: another driver has taken lease {record.token}"
-            raise LeaseLostError(msg)
+            raise LeaseLostError(
+                f"{self._storage.url}: another driver has taken lease {record.token}"
+            )
         self.record = record
 
     @contextlib.contextmanager

@@ -100,11 +100,10 @@ class Pins:
             return
         more = f", and {len(found) - _SHOWN} more settings" if len(found) > _SHOWN else ""
         said = "; ".join(self._conflict(n, now, given) for n in found[:_SHOWN])
-        msg = (
+        raise ConfigError(
             f"{said}{more}. Rows before and after would not mean the same: give the values that "
             f"the job began with ({self._fix(found[0])}), or {FROM_SCRATCH}"
         )
-        raise ConfigError(msg)
 
     def _conflict(self, name: str, now: Mapping[str, Value], given: Mapping[str, str]) -> str:
         is_given = name in given and is_same(given[name], now[name])

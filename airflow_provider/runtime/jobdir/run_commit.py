@@ -82,11 +82,10 @@ def commit_log_of(
     ids = (record.query_ids if record is not None else None) or {}
     if query not in ids:
         known = ", ".join(sorted(ids)) or "none"
-        msg = (
+        raise CheckpointError(
             f"{run.storage.url}: this run is in BATCH and has no query {query!r} (it has: {known});"
             " a run's queries cannot change between its attempts: use another run id"
         )
-        raise CheckpointError(msg)
     return BatchLog(run, ids[query])
 
 
@@ -101,12 +100,11 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
     starting = run.starting if run is not None else {}
     name = directory.name()
     if run is None or final.job != name or set(final.queries) != set(starting):
-        msg = (
+        raise CheckpointError(
             f"{directory.url}: the final checkpoint of run {final.run_id!r} is of job "
             f"{final.job!r} and its queries {_named(final.queries)}, but there that run is of job "
             f"{name!r} and has {_named(starting)}; it was changed by hand, or copied from elsewhere"
         )
-        raise CheckpointError(msg)
     for name, query in final.queries.items():
         _verify_batches(directory, final, name, query)
         first = 0 if final.mode == BATCH else starting[name] + 1
@@ -138,12 +136,11 @@ def _verify_batches(
     committed = is_last if final.outcome == FINISHED else position.last_commit >= batch
     if not committed:
         end = f"{position.last_commit}, and {position.last_offsets} is the last that was planned"
-        msg = (
+        raise CheckpointError(
             f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query "
             f"{name!r} committed batch {batch}, but Spark's commit log ends with {end}; "
             "the checkpoint was changed by hand or by another program"
         )
-        raise CheckpointError(msg)
 
 
 def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: CommitLog) -> bool:
@@ -177,20 +174,18 @@ def _verify_epochs(
     )
     for sink in sinks:
         if sink["epoch"] != batch:
-            msg = (
+            raise CheckpointError(
                 f"{claim} published epoch {sink['epoch']} to {sink['name']} and committed batch "
                 f"{batch}; Spark's commit log was changed by hand or by another program"
             )
-            raise CheckpointError(msg)
     missing = records.find().unpublished(first, batch)
     if missing:  # or a driver of a later run has folded them while they were listed
         missing = records.find().unpublished(first, batch)
     if missing:
-        msg = (
+        raise CheckpointError(
             f"{claim} published epoch {batch} to {sinks[0]['name']}, but its record says otherwise:"
             f" of epochs {first} to {batch}, {missing[0]} is not published"
         )
-        raise CheckpointError(msg)
 
 
 def _batch_of(query: Mapping[str, Any]) -> int:

@@ -67,8 +67,7 @@ def parse_row_limit(text: str, what: str = "late limit") -> RowLimit:
     found = _SHARE.fullmatch(text) if text.isascii() else None
     share = float(found[1]) if found else math.nan
     if not 0 <= share <= _WHOLE:
-        msg = f"{what} {text!r}: a number of rows such as 100, or a share such as 0.1%"
-        raise ConfigError(msg)
+        raise ConfigError(f"{what} {text!r}: a number of rows such as 100, or a share such as 0.1%")
     return RowLimit(rows=None, share=share)
 
 
@@ -334,8 +333,9 @@ class RunOptions:
         """Return the fields that keyword arguments give; None stands for an option's default."""
         arguments, options = cls.arguments(), options_of(cls)
         if unknown := sorted(set(given) - set(arguments)):
-            msg = f"there is no option {unknown[0]!r} here; there are {', '.join(arguments)}"
-            raise TypeError(msg)
+            raise TypeError(
+                f"there is no option {unknown[0]!r} here; there are {', '.join(arguments)}"
+            )
         values = {
             arguments[name]: options[arguments[name]].read(value, name)
             for name, value in given.items()
@@ -386,20 +386,19 @@ class RunOptions:
             if "choices" in each.how and getattr(self, name) is not None:
                 check_word(str(each.argument), getattr(self, name), each.how["choices"])
         if self.mode == "batch" and not self._may_reach_the_end:
-            msg = (
+            raise ConfigError(
                 f"mode 'batch' reads everything and ends, so until={self.until!r}, "
                 f"at_end={self.at_end!r} cannot be used; leave them out, or use mode 'streaming'"
             )
-            raise ConfigError(msg)
         if self.trigger_s is not None and self.until in {"end", "available"}:
-            msg = (
+            raise ConfigError(
                 f"trigger is the time between batches of a run with until='stopped'; with "
                 f"until={self.until!r} batches follow each other at once, so leave it out"
             )
-            raise ConfigError(msg)
         if self.replayable_runs < 0:
-            msg = f"replayable_runs {self.replayable_runs}: a number of runs, 0 for none"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"replayable_runs {self.replayable_runs}: a number of runs, 0 for none"
+            )
         self._check_late()
         _ = self.restart_strategy, self.failure_overrides  # refuse what cannot be read
 
@@ -407,18 +406,16 @@ class RunOptions:
         if self.late_limit is not None:
             parse_row_limit(self.late_limit)
             if self.late not in {FAIL, QUARANTINE}:
-                msg = (
+                raise ConfigError(
                     f"late limit {self.late_limit!r} is of late={FAIL!r} or {QUARANTINE!r}, and "
                     f"late is {self.late!r}; change one"
                 )
-                raise ConfigError(msg)
         if self.late == WAIT and not self._may_reach_the_end:
-            msg = (
+            raise ConfigError(
                 f"late={WAIT!r} lets the watermark wait for the end of the data, which a run with "
                 f"until={self.until!r}, at_end={self.at_end!r} does not reach; leave them out, or "
                 f"use late={COUNT!r}"
             )
-            raise ConfigError(msg)
 
     @property
     def _may_reach_the_end(self) -> bool:
@@ -437,5 +434,4 @@ def _default_argument(field: dataclasses.Field[Any]) -> Any:
 def check_word(name: str, value: Any, allowed: Sequence[Any]) -> None:
     """Refuse a word that is not one of those allowed."""
     if value not in allowed:
-        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}")

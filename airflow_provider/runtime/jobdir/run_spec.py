@@ -60,11 +60,9 @@ def parse_interval(
     try:
         start, end = (_with_zone(from_iso(each)) for each in values)
     except ValueError as error:
-        msg = f"{given}: write two times such as 2026-01-01T00:00:00Z"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{given}: write two times such as 2026-01-01T00:00:00Z") from error
     if end < start:
-        msg = f"{given}: the end is before the start; exchange them"
-        raise ConfigError(msg)
+        raise ConfigError(f"{given}: the end is before the start; exchange them")
     return start, end
 
 
@@ -75,11 +73,10 @@ def _with_zone(moment: dt.datetime) -> dt.datetime:
 def check_replaces_job(identity: str | None) -> None:
     """Refuse what is no identity of a job directory."""
     if identity is not None and not is_identity(identity):
-        msg = (
+        raise ConfigError(
             f"replaces_job {identity!r}: the identity of a lost job directory, as the refusal of "
             "the new one says it, and as the lost identity.json had it"
         )
-        raise ConfigError(msg)
 
 
 def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
@@ -88,18 +85,18 @@ def check_begins_from(savepoint: str | None, state_partitions: int | None) -> No
         return
     check_partitions(state_partitions)
     if savepoint is None:
-        msg = (
+        raise ConfigError(
             "state_partitions goes with a savepoint to begin from; a job that has begun keeps "
             "those that it has"
         )
-        raise ConfigError(msg)
 
 
 def check_partitions(partitions: int | None) -> None:
     """Refuse a number that cannot be one of partitions."""
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
+        )
 
 
 ARGUMENTS: Final = "args"
@@ -117,8 +114,7 @@ def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
     for value in values:
         key, separator, text = value.partition("=")
         if not separator or not key:
-            msg = f"{option} {value!r}: write {option} NAME=VALUE"
-            raise ConfigError(msg)
+            raise ConfigError(f"{option} {value!r}: write {option} NAME=VALUE")
         pairs[key] = text
     return pairs
 
@@ -133,8 +129,9 @@ def parse_params(values: Sequence[str], option: str = "--param") -> dict[str, An
         try:
             params[key[:-1]] = read_json(text)
         except ValueError as error:
-            msg = f"{option} {key}={text}: what follows := must be JSON: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"{option} {key}={text}: what follows := must be JSON: {error}"
+            ) from error
     return params
 
 
@@ -146,29 +143,28 @@ def check_params(params: Mapping[str, Any]) -> None:
         except (TypeError, ValueError, RecursionError):
             same = False
         if not same:
-            msg = (
+            raise ConfigError(
                 f"parameter {name!r}: {type(value).__name__} {value!r:.80} is not a value of JSON "
                 "(text, number, true or false, null, list, object with text keys); pass text"
             )
-            raise ConfigError(msg)
 
 
 def check_secret_params(params: Mapping[str, Any], secret_params: Mapping[str, str]) -> None:
     """Refuse a parameter that is given in the clear and as a secret."""
     if twice := sorted({*params} & {*secret_params}):
-        msg = f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
+        )
 
 
 def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the values of secret parameters; no text that leaves this process has them."""
     for name, variable in variables.items():
         if variable not in environ:
-            msg = (
+            raise ConfigError(
                 f"parameter {name!r} is a secret that is read from the environment variable "
                 f"{variable}, which is not set; set it for this command"
             )
-            raise ConfigError(msg)
     values = {name: environ[variable] for name, variable in variables.items()}
     redaction.remember(values)
     return values
@@ -181,11 +177,10 @@ def check_not_in_clear_text(request: DriverSpec, values: Mapping[str, str]) -> N
         for text in _texts(encode(getattr(request, field.name))):
             if (name := secrets.find(text)) is not None:
                 what = field.metadata["option"].argument if "option" in field.metadata else None
-                msg = (
+                raise ConfigError(
                     f"{what or field.name}: has the value of the secret parameter {name!r}, and is "
                     "stored and shown; let the job put the value in, from ctx.params"
                 )
-                raise ConfigError(msg)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -284,8 +279,7 @@ class DriverSpec:
         try:  # 60 is stored as it is given, and read back as 60.0
             read = decode(type(self), decode(dict[str, Any], encode(self)))
         except Mismatch as error:
-            msg = f"the request cannot be stored: {error}"
-            raise ConfigError(msg) from None
+            raise ConfigError(f"the request cannot be stored: {error}") from None
         return hashlib.sha256(json.dumps(encode(read)).encode()).hexdigest()
 
     def inside(self, record: SubmissionRecord) -> SubmissionRecord:
@@ -307,16 +301,17 @@ class DriverSpec:
         path = f"submissions/{driver_id}.json"
         record = SubmissionRecord.read(run, path)
         if record is None or record.command != cls.COMMAND:
-            msg = f"{run.url}/{path}: no such request; a driver is started by its submission"
-            raise UnknownJobError(msg)
+            raise UnknownJobError(
+                f"{run.url}/{path}: no such request; a driver is started by its submission"
+            )
         try:
             spec: S = decode(cls, record.request)
         except Mismatch as error:
-            msg = f"{run.url}/{path}: not a {cls.__name__}: {error}"
-            raise CorruptDocumentError(msg) from None
+            raise CorruptDocumentError(f"{run.url}/{path}: not a {cls.__name__}: {error}") from None
         if spec.sha256() != digest:
-            msg = f"{run.url}/{path}: it was changed after driver {driver_id} was submitted"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(
+                f"{run.url}/{path}: it was changed after driver {driver_id} was submitted"
+            )
         return spec
 
 
@@ -386,19 +381,20 @@ class RunSpec(RunOptions, DriverSpec):
     def __post_init__(self) -> None:
         self.check()
         if self.mode == "batch" and self.from_savepoint is not None:
-            msg = "mode 'batch' begins empty, without a savepoint; use mode 'streaming'"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "mode 'batch' begins empty, without a savepoint; use mode 'streaming'"
+            )
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
         if self.run_id is not None and self.run_id == self.replays:
-            msg = (
+            raise ConfigError(
                 f"run {self.run_id!r} cannot take its own place: what is rewound no longer counts; "
                 "use another run id"
             )
-            raise ConfigError(msg)
         if self.with_later and self.replays is None:
-            msg = "--with-later goes with --replay: name the run that is undone with the later ones"
-            raise ConfigError(msg)
+            raise ConfigError(
+                "--with-later goes with --replay: name the run that is undone with the later ones"
+            )
         check_begins_from(self.from_savepoint, self.state_partitions)
         check_replaces_job(self.replaces_job)
         self.check_params()

@@ -102,8 +102,9 @@ def last_run(directory: JobDirectory) -> RunRecord:
     """Return what the job's last run asked."""
     record = newest_run(directory)
     if record is None:
-        msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{directory.url}: no run of a job is recorded here, so its function is not known"
+        )
     return record
 
 
@@ -147,12 +148,11 @@ def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
     for field, value in now.items():
         if value != before[field]:
             name = options_of(RunSpec)[field].name
-            msg = (
+            raise ConfigError(
                 f"run {requested.run_id!r} was begun with {name}={before[field]!r} and is now "
                 f"requested with {name}={value!r}; request the same, use another run id, "
                 f"or {FROM_SCRATCH}"
             )
-            raise ConfigError(msg)
 
 
 def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:

@@ -100,8 +100,9 @@ class UpgradeRecord(Document):
     ) -> UpgradeRecord:
         """Return the record of the next step."""
         if step not in _NEXT[self.step]:
-            msg = f"upgrade {self.id}: {step.value} does not follow {self.step.value}"
-            raise IllegalTransitionError(msg)
+            raise IllegalTransitionError(
+                f"upgrade {self.id}: {step.value} does not follow {self.step.value}"
+            )
         return dataclasses.replace(
             self,
             number=self.number + 1,
@@ -267,11 +268,10 @@ def active_version(
             return version
         visited.add(directory.url)
         if directory_at(upgrade.to).url in visited:
-            msg = (
+            raise CorruptDocumentError(
                 f"{directory.url}/{_path(upgrade.number)}: the upgrade leads back to {upgrade.to}, "
                 "so no version is active; put back the documents in upgrades/ that were changed"
             )
-            raise CorruptDocumentError(msg)
         version = Version(upgrade.to, upgrade.entry, upgrade.id, upgrade.savepoint or "")
 
 
@@ -294,11 +294,10 @@ def active_directory(job_dir: str, *, run_id: str | None = None) -> str:
         return job_dir
     directory = directory_at(found)
     if identity_of(directory.storage) is None:
-        msg = (
+        raise ConfigError(
             f"{job_dir}: its upgrades have led to {found}, and there is no job directory there "
             "(no identity.json); mount it, or put it back"
         )
-        raise ConfigError(msg)
     if run_id is None or _has_run(directory, run_id) or not _has_run(directory_at(job_dir), run_id):
         return found
     return job_dir
@@ -418,9 +417,7 @@ def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
         raise ConfigError(describe_version(*found))
     before = next((step for step in steps if step.id == upgrade_id(new.url)), None)
     if before is not None:
-        msg = f"{rejection_of(before)}; to try it again, give it another new directory"
-        raise ConfigError(msg)
+        raise ConfigError(f"{rejection_of(before)}; to try it again, give it another new directory")
     if new.job() is not None or new.query_names():
-        msg = f"{new.url}: there is a job already; a new version needs a new directory"
-        raise ConfigError(msg)
+        raise ConfigError(f"{new.url}: there is a job already; a new version needs a new directory")
     return steps[0].number + 1 if steps else 1

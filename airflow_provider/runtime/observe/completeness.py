@@ -176,12 +176,14 @@ def describe_running(directory: JobDirectory, snapshot: RunSnapshot) -> StreamRe
     """Return the progress of a running run."""
     progress = snapshot.driver_progress
     if progress is None or snapshot.attempt is None or snapshot.lease is None:
-        msg = f"{directory.url}: its driver has not begun its queries, so nothing is handed over"
-        raise CheckpointError(msg)
+        raise CheckpointError(
+            f"{directory.url}: its driver has not begun its queries, so nothing is handed over"
+        )
     run = directory.run(snapshot.lease.run_id).record()
     if run is None:
-        msg = f"{directory.url}: run {snapshot.lease.run_id!r} has a driver and no run.json"
-        raise CheckpointError(msg)
+        raise CheckpointError(
+            f"{directory.url}: run {snapshot.lease.run_id!r} has a driver and no run.json"
+        )
     return StreamReport(
         job=directory.name() or "",
         run_id=run.run_id,

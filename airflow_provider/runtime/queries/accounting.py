@@ -87,8 +87,7 @@ def check_row_counts(
     account = row_counts_of(query, totals, written, unread_input)
     wrong = imbalance(account)
     if wrong is not None:
-        msg = f"query {query.name!r}: {at} does not add up: {wrong}; {fix}"
-        raise RowCountsError(msg)
+        raise RowCountsError(f"query {query.name!r}: {at} does not add up: {wrong}; {fix}")
     return account
 
 

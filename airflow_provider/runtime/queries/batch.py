@@ -174,8 +174,7 @@ class BatchQuery:
         with jobs_refused(self.definition.df.sparkSession.sparkContext, self._group):
             thread.join(_STOP_TIMEOUT_S)
         if thread.is_alive():
-            msg = f"its batch job has not stopped in {_STOP_TIMEOUT_S:.0f} s"
-            raise TimeoutError(msg)
+            raise TimeoutError(f"its batch job has not stopped in {_STOP_TIMEOUT_S:.0f} s")
 
     def last_progress(self) -> dict[str, Any] | None:
         return None
@@ -459,8 +458,7 @@ class _FileSource:
         listed = self._value(LISTED)
         if listed is not None:
             if int(listed.size()) > _MOST:
-                msg = f"more than {_MOST:,} files are listed"
-                raise ValueError(msg)
+                raise ValueError(f"more than {_MOST:,} files are listed")
             seen = self._value("seenFiles")
             if self._reaches is None:
                 self._reaches = int(seen.size()) + _unseen(listed, seen)

@@ -30,11 +30,10 @@ def check_read_once(queries: Sequence[QueryDefinition]) -> None:
     for query, source in reads:
         option = cleaning(source)
         if option is not None and source.is_internal:
-            msg = (
+            raise ConfigError(
                 f"query {query!r}: source {source.name!r} would remove what another query of the "
                 f"job has published ({option}); leave cleanSource out"
             )
-            raise ConfigError(msg)
     for (query, source), (other, second) in itertools.combinations(reads, 2):
         option = cleaning(source) or cleaning(second)
         if option is None or not _overlap(source, second):
@@ -44,12 +43,11 @@ def check_read_once(queries: Sequence[QueryDefinition]) -> None:
         )
         times = " twice" if query == other else ""
         names = " and ".join(repr(name) for name in dict.fromkeys((source.name, second.name)))
-        msg = (
+        raise ConfigError(
             f"{where} the files of source {names}{times}, and each reader would remove files "
             f"that the other has not read yet ({option}); leave cleanSource out, and remove the "
             "files when both have read them"
         )
-        raise ConfigError(msg)
 
 
 def check_never_read_again(queries: Sequence[QueryDefinition], why: str) -> None:
@@ -60,8 +58,9 @@ def check_never_read_again(queries: Sequence[QueryDefinition], why: str) -> None
     for name, source in ((query.name, each) for query in queries for each in query.sources):
         option = cleaning(source)
         if option is not None:
-            msg = f"query {name!r}: source {source.name!r} removes its input ({option}), {why}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"query {name!r}: source {source.name!r} removes its input ({option}), {why}"
+            )
 
 
 def _overlap(one: SourceDefinition, two: SourceDefinition) -> bool:

@@ -177,8 +177,7 @@ class JobContext:
         check_name(name, what="source")
         new = {name} if also is None else {name, f"{name}.also"}
         if any(source.name in new for source in self._sources):
-            msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
-            raise ConfigError(msg)
+            raise ConfigError(f"source {name!r} is read twice; keep the DataFrame and use it again")
         written = output_named(path, self._written())
         check_options(name, format, options or {})
         binding = self._bindings.get(name, SourceBinding())
@@ -205,11 +204,10 @@ class JobContext:
             declared = with_also(declared, also, self._written())
         source = self._source(declared)
         if self._is_batch and not source.bounded:
-            msg = (
+            raise ConfigError(
                 f"source {name!r} is not bounded, and BATCH reads all there will ever be; read it "
                 "with bounded=True, or run with mode 'streaming'"
             )
-            raise ConfigError(msg)
         df = source.load(self.spark, streaming=not self._is_batch)
         if self._is_batch:
             name_leaves(df, name)
@@ -278,8 +276,7 @@ class JobContext:
     def _add_tap(self, tap: Tap) -> None:
         name = tap.rules[-1].name  # of the rule that is new
         if any(rule.name == name for each in self._taps for rule in each.rules):
-            msg = f"rule {name!r} is given twice; give each rule a name of its own"
-            raise ConfigError(msg)
+            raise ConfigError(f"rule {name!r} is given twice; give each rule a name of its own")
         self._taps.append(tap)
 
     def initial_state(
@@ -302,8 +299,9 @@ class JobContext:
         """
         check_name(name, what="initial state")
         if self._is_batch:
-            msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
+            )
         return self._table(name, file_format=format, path=path, schema=schema, options=options)
 
     def _source(self, declared: SourceDefinition) -> SourceDefinition:
@@ -346,20 +344,19 @@ class JobContext:
         """
         check_name(name, what="query")
         if any(query.name == name for query in self._queries):
-            msg = f"query {name!r} is written twice; give each query a name of its own"
-            raise ConfigError(msg)
+            raise ConfigError(f"query {name!r} is written twice; give each query a name of its own")
         if output_mode not in OUTPUT_MODES:
             modes = ", ".join(OUTPUT_MODES)
-            msg = f"query {name!r}: output_mode {output_mode!r} is none; use one of {modes}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"query {name!r}: output_mode {output_mode!r} is none; use one of {modes}"
+            )
         if is_streaming(df) is self._is_batch:
             what = (
                 "a stream, which BATCH cannot run"
                 if self._is_batch
                 else "not a streaming DataFrame"
             )
-            msg = f"query {name!r}: {what}; {words()['BEGIN']}"
-            raise ConfigError(msg)
+            raise ConfigError(f"query {name!r}: {what}; {words()['BEGIN']}")
         for sink in (sinks := self._sinks(name, given := sinks_of(name, to))):
             with self.refusals.declaring():
                 sink.check(df, output_mode)
@@ -367,8 +364,7 @@ class JobContext:
         split = self._split(df, taps, name, output_mode)
         sources = sources_of(df, self._sources)
         if not sources:
-            msg = f"query {name!r} reads none of the job's sources; {words()['BEGIN']}"
-            raise ConfigError(msg)
+            raise ConfigError(f"query {name!r} reads none of the job's sources; {words()['BEGIN']}")
         check_taken_once(self._queries, name, takes_over)
         query = QueryDefinition(
             name=name,
@@ -395,8 +391,9 @@ class JobContext:
             return None
         check_together(name, (*given, quarantine))
         if isinstance(quarantine, OnePhaseSink | VisibleSink):
-            msg = f"query {name!r}: quarantine={quarantine.name}: use a sink of two phases"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"query {name!r}: quarantine={quarantine.name}: use a sink of two phases"
+            )
         (sink,) = self._sinks(name, (quarantine,), quarantine=True)
         columns = (f"CAST(NULL AS {kind}) `{name}`" for name, kind in QUARANTINE_FIELDS)
         # createDataFrame would leave the session active in the thread, for the next declaration.
@@ -416,8 +413,7 @@ class JobContext:
             if not tap.quarantines or not has_operators(tap.rows, output_mode):
                 continue
             if tap is not on_top:
-                msg = f"query {name!r}: {behind_state(tap)}"
-                raise ConfigError(msg)
+                raise ConfigError(f"query {name!r}: {behind_state(tap)}")
             split = tap
         return split
 

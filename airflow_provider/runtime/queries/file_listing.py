@@ -42,11 +42,10 @@ def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]
             continue
         for source in query.sources:
             if source.read_order == NAME:
-                msg = (
+                raise ConfigError(
                     f"source {source.name!r}: read_order={NAME!r} needs a run that reads what is "
                     "there and ends; leave until='stopped' out, or the order"
                 )
-                raise ConfigError(msg)
 
 
 def describe_order(sources: Sequence[SourceDefinition]) -> str:

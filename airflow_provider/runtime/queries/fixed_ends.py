@@ -68,11 +68,10 @@ def check_sink_of_ends(query: QueryDefinition) -> None:
     """Refuse a query with an end whose sink shows rows before the end is known."""
     asked = [source.name for source in query.sources if source.ends is not None]
     if query.native is not None and asked:
-        msg = (
+        raise ConfigError(
             f"query {query.name!r}: Spark's own sink {query.native.name} shows rows before the end "
             f"of source {asked[0]!r} can be recorded; use another sink, or leave ends out"
         )
-        raise ConfigError(msg)
 
 
 class PastEndError(Exception):
@@ -296,8 +295,9 @@ def _refuse_unknown(
 ) -> None:
     for source in sources:
         if source.name in wanted and source.ends is not None:
-            msg = f"source {source.name!r} ({source.format}): its end is not known here: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"source {source.name!r} ({source.format}): its end is not known here: {error}"
+            ) from error
     names = ", ".join(source.name for source in sources if source.name in wanted)
     log.warning("source=%s its end is not known, so a retry may read more: %s", names, error)
 
@@ -310,8 +310,9 @@ def _end_of(
         return _end_of_files(planned, stream, source, location)
     able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
     if source.format.lower() == FORMAT and not able:
-        msg = "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
-        raise ValueError(msg)
+        raise ValueError(
+            "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
+        )
     line = planned.lines[location]
     ends = source.ends if isinstance(source.ends, Mapping) else source.timed_end()
     if ends is not None:
@@ -348,13 +349,13 @@ def _check_partitions(
     missing = missing_partitions(line, ends) if line != NO_OFFSET else []
     where = f"source {source.name!r} ({source.format})"
     if missing is None:
-        msg = f"{where}: its offsets are not by topic and partition ({line}); leave ends out"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: its offsets are not by topic and partition ({line}); leave ends out"
+        )
     if missing:
-        msg = (
+        raise ConfigError(
             f"{where}: ends says nothing of {', '.join(missing[:3])}; give it an offset, 0 for none"
         )
-        raise ConfigError(msg)
 
 
 def _end_of_files(
@@ -362,11 +363,9 @@ def _end_of_files(
 ) -> SourceEnd | None:
     listed = private_value(stream, LISTED)
     if listed is None:
-        msg = "Spark has not listed its files"
-        raise ValueError(msg)
+        raise ValueError("Spark has not listed its files")
     if int(listed.size()) > MOST_FILES:
-        msg = f"it has more than {MOST_FILES:,} files"
-        raise ValueError(msg)
+        raise ValueError(f"it has more than {MOST_FILES:,} files")
     end = SourceEnd(
         source.name,
         location,

@@ -82,12 +82,11 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
         return step
     fix = ". ".join(dict.fromkeys(e.fix for e in left if e.fix))
     other_mode = ", or run it in mode BATCH" if reader.can_run_in_batch() else ""
-    msg = (
+    raise CheckpointError(
         f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
         f"{passed}, the last moment that Spark counts with, and {described}. They have a later "
         f"event time or none. {fix or 'Leave such rows out'} and run the job again{other_mode}"
     )
-    raise CheckpointError(msg)
 
 
 def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dict[int, int | None]:

@@ -106,11 +106,10 @@ class OutputLocations:
         is_inside = _holds(job_dir, output.key)
         if is_inside or (output.is_of_files and _is_seen_in(output.key, job_dir)):
             where = "is in the job directory" if is_inside else "has the job directory in it,"
-            msg = (
+            raise ConfigError(
                 f"query {output.query!r} writes to {output.location}, which {where} "
                 f"{self._job_dir}; write to a folder outside of it"
             )
-            raise ConfigError(msg)
 
 
 def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
@@ -128,35 +127,33 @@ def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
             if is_one_query
             else f"{words()['ONE_OUTPUT']}, or give each a folder of its own"
         )
-        msg = f"{writers} to {second.location}, where readers could not tell them apart; {way}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{writers} to {second.location}, where readers could not tell them apart; {way}"
+        )
     for outer, inner in ((first, second), (second, first)):
         if _is_seen_in(outer.key, inner.key):
-            msg = (
+            raise ConfigError(
                 f"query {inner.query!r} writes to {inner.location}, which is inside "
                 f"{outer.location}, where query {outer.query!r} writes, and would be taken for a "
                 "part of that; write to a folder beside it"
             )
-            raise ConfigError(msg)
 
 
 def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) -> None:
     if source.path is None or not reads_folder(location_key(source.path), output.key):
         return
     if reader == output.query:
-        msg = (
+        raise ConfigError(
             f"query {output.query!r} writes to {output.location}, which source {source.name!r} "
             "reads, so that it would read its own rows; write to a folder outside of it"
         )
-        raise ConfigError(msg)
     if _holds(output.key, location_key(source.path)):
         return  # it reads what the other query writes, and waits for it: see upstream_of
-    msg = (
+    raise ConfigError(
         f"query {output.query!r} writes to {output.location}, which is in what source "
         f"{source.name!r} of query {reader!r} reads; write to a folder outside of it, or let the "
         "source read that folder alone"
     )
-    raise ConfigError(msg)
 
 
 def _is_of_files(source: SourceDefinition) -> bool:
@@ -214,12 +211,12 @@ def sinks_of(query: str, to: Sink | OnePhaseSink | Sequence[Sink]) -> Sinks:
     """Return the sinks that ``ctx.write`` is given."""
     sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     if not sinks:
-        msg = f"query {query!r} has no sink; write it to files(…)"
-        raise ConfigError(msg)
+        raise ConfigError(f"query {query!r} has no sink; write it to files(…)")
     for sink in sinks:
         if not isinstance(sink, (Sink, OnePhaseSink)):
-            msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
+            )
         check_api_version(sink, f"query {query!r}: the sink {sink.name!r}")
     check_together(query, sinks)
     return sinks
@@ -229,11 +226,11 @@ def check_together(query: str, sinks: Sinks) -> None:
     """Refuse sinks that cannot be those of one query."""
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):
-        msg = f"query {query!r} has two sinks {names}; each must write to a location of its own"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"query {query!r} has two sinks {names}; each must write to a location of its own"
+        )
     if len(sinks) > 1 and any(isinstance(sink, OnePhaseSink) for sink in sinks):
-        msg = (
+        raise ConfigError(
             f"query {query!r}: one of Spark's own sinks cannot share epochs with others {names}; "
             "write a second query"
         )
-        raise ConfigError(msg)

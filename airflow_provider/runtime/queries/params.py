@@ -25,8 +25,7 @@ class Params(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         given = ", ".join(sorted(super().keys())) or "none"
-        msg = f"the job needs a parameter {name!r} (given: {given}); {set_param(name)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"the job needs a parameter {name!r} (given: {given}); {set_param(name)}")
 
     def __getitem__(self, name: str) -> Any:
         self._looked_for(name)
@@ -61,11 +60,10 @@ class Params(dict[str, Any]):
         for name in sorted(self._unread):
             meant = difflib.get_close_matches(name, sorted(self._absent), n=1)
             if meant:
-                msg = (
+                raise ConfigError(
                     f"parameter {name!r}: the job's function does not read it, and looks for "
                     f"{meant[0]!r}, which is not given; correct the name, or leave it out"
                 )
-                raise ConfigError(msg)
             log.warning("parameter %r is given, and the job's function does not read it", name)
 
     def _looked_for(self, name: object) -> None:

@@ -80,11 +80,10 @@ def even_if_missing(spark: SparkSession, path: str) -> str:
         return pattern
     if is_pattern(path):
         special = "".join(dict.fromkeys(_SPECIAL.findall(path)))
-        msg = (
+        raise ConfigError(
             f"{path}: Hadoop cannot read a folder whose address has '{special}' where a name with "
             "a colon is in it or beside it; use a folder with another name"
         )
-        raise ConfigError(msg)
     there, filesystem = _opened(spark, path)
     filesystem.mkdirs(there)
     return path

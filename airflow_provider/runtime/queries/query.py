@@ -252,8 +252,9 @@ def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]
         ready = {q.name for q in queries if set(upstream.get(q.name, ())) <= ended}
         if ready == ended:
             circle = ", ".join(repr(q.name) for q in queries if q.name not in ended)
-            msg = f"queries {circle} read what they write, in a circle: none of them would end"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"queries {circle} read what they write, in a circle: none of them would end"
+            )
         ended = ready
     return upstream
 
@@ -311,34 +312,30 @@ def check_sources(query: QueryDefinition) -> None:
     ending = query.ending
     for name in ending:
         if by_name[name].format.lower() not in FILE_FORMATS:
-            msg = (
+            raise ConfigError(
                 f"query {query.name!r}: source {name!r} ({by_name[name].format}) is bounded beside "
                 "sources that are not, and only files can end there; keep it in files, or "
                 f"{words()['ONE_END']}"
             )
-            raise ConfigError(msg)
     both = [name for name in ending if by_name[name].also is not None]
     if both:
-        msg = (
+        raise ConfigError(
             f"query {query.name!r}: source {both[0]!r} ends while others continue, and nothing of "
             "it is read later, so corrected records never are; leave also out"
         )
-        raise ConfigError(msg)
     unmarked = [name for name in ending if by_name[name].watermark is None]
     if unmarked and (late := sorted(sources_under_a_watermark(query.df).intersection(unmarked))):
-        msg = (
+        raise ConfigError(
             f"query {query.name!r}: the watermark of source {late[0]!r} would stop when it "
             f"has ended, because it is set behind the source; {words()['MARK_SOURCE']}"
         )
-        raise ConfigError(msg)
     silent = [source.name for source in query.sources if source.idle_timeout_s is not None]
     if silent and query.native is not None:
-        msg = (
+        raise ConfigError(
             f"query {query.name!r}: nothing tells whether source {silent[0]!r} is idle when "
             f"Spark's own sink {query.native.name} takes the output; use another sink, or leave "
             "idle_timeout out"
         )
-        raise ConfigError(msg)
 
 
 def bind(
@@ -359,11 +356,10 @@ def bind(
     for found in declare(bindings):
         if found.name == query.name:
             return found
-    msg = (
+    raise ConfigError(
         f"query {query.name!r}: the job's function did not write it when it was called again; it "
         "must declare the same whenever it is called"
     )
-    raise ConfigError(msg)
 
 
 _OF_FILES: Final = "FileSource["

@@ -42,8 +42,7 @@ def check_end(
     if not bounded:
         why = f"ends={_shown(ends)} is of a source that ends; add bounded=True"
     if why is not None:
-        msg = f"source {name!r} ({source_format}): {why}"
-        raise ConfigError(msg)
+        raise ConfigError(f"source {name!r} ({source_format}): {why}")
     return ends
 
 
@@ -91,8 +90,7 @@ def check_read_order(
     """Return *order*, if the source can be read in it."""
     where = f"source {name!r} ({source_format}): read_order={order!r}"
     if order not in READ_ORDERS:
-        msg = f"{where}: use one of {', '.join(repr(each) for each in READ_ORDERS)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: use one of {', '.join(repr(each) for each in READ_ORDERS)}")
     if order == MODIFIED:
         return order
     contrary = [key for key in options if key.lower() in _CONTRARY]
@@ -104,8 +102,7 @@ def check_read_order(
     elif contrary:
         why = f"it goes by names alone; leave option {contrary[0]} out"
     if why is not None:
-        msg = f"{where}: {why}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: {why}")
     return order
 
 
@@ -131,8 +128,7 @@ def with_also(declared: SourceDefinition, also: str, written: Collection[str]) -
         if reads_folder(here, there) or reads_folder(there, here):
             why = f"its files are read in {declared.path} as well; give a folder beside that"
     if why is not None:
-        msg = f"{where}: {why}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: {why}")
     corrected = dataclasses.replace(
         declared,
         name=f"{declared.name}.also",
@@ -160,11 +156,10 @@ def check_watermark(source: str, given: Any) -> tuple[str, str] | None:
     parts = () if isinstance(given, str) else tuple(given)
     if len(parts) == _PARTS and all(isinstance(part, str) for part in parts):
         return parts
-    msg = (
+    raise ConfigError(
         f"source {source!r}: watermark={given!r} is no pair; write watermark=(COLUMN, DELAY), such "
         "as watermark=('ts', '10 minutes')"
     )
-    raise ConfigError(msg)
 
 
 def check_idle_timeout(
@@ -175,9 +170,8 @@ def check_idle_timeout(
         return None
     seconds = parse_duration(value, name=f"source {source!r}: idle_timeout")
     if watermark is None or seconds == 0:
-        msg = (
+        raise ConfigError(
             f"source {source!r}: idle_timeout is a time in which its watermark may not advance, so "
             "it is more than 0 and needs watermark=(column, delay)"
         )
-        raise ConfigError(msg)
     return seconds

@@ -83,12 +83,11 @@ class RowPolicy:
             shown = "; ".join(row[:_SHOWN] for row in examples(tap, rule))
             what = f"rule {rule.name!r}" if tap.source is None else f"source {tap.source!r}"
             verb = "is broken by" if tap.source is None else "cannot be read in"
-            msg = (
+            raise RefusedRowsError(
                 f"query {self._query.name!r}: {what} {verb} {said_of}; batch {epoch} is not "
                 f"published. {f'Some of them: {shown}. ' if shown else ''}Correct the input, or "
                 "raise the limit, and run it again"
             )
-            raise RefusedRowsError(msg)
 
     @contextlib.contextmanager
     def checked_first(
@@ -124,11 +123,10 @@ class RowPolicy:
         if self._limit is None:
             return
         if late is None:
-            msg = (
+            raise CheckpointError(
                 f"query {self._query.name!r}: this Spark does not tell how many rows come late; "
                 "run with late='count'"
             )
-            raise CheckpointError(msg)
         if not self._limit.is_crossed(sum(late.values()), read):
             return
         name_of = self._query.operator_name
@@ -151,8 +149,9 @@ class RowPolicy:
         if not self.waits:
             return
         if execution is None:
-            msg = f"query {self._query.name!r}: Spark does not tell which batch it runs"
-            raise CheckpointError(msg)
+            raise CheckpointError(
+                f"query {self._query.name!r}: Spark does not tell which batch it runs"
+            )
         for node in executed(execution.lastExecution().executedPlan()):
             if str(node.getClass().getSimpleName()) == _WATERMARK:
                 node.eventTimeStats().reset()
@@ -163,25 +162,23 @@ def check_taps(query: QueryDefinition) -> None:
     for tap in query.taps:
         what = f"query {query.name!r}: rule {tap.rules[0].name!r}"
         if tap.quarantines and query.quarantine is None:
-            msg = f"{what} quarantines rows, and has no sink: ctx.write(…, quarantine=files(…))"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{what} quarantines rows, and has no sink: ctx.write(…, quarantine=files(…))"
+            )
         if query.native is not None and (tap.quarantines or tap.is_limited):
-            msg = (
+            raise ConfigError(
                 f"{what} needs a look at each batch before it is published, which Spark's own sink "
                 f"{query.native.name} has not; use on='count' without a limit, or another sink"
             )
-            raise ConfigError(msg)
         if query.native is not None and tap.checks_files:
-            msg = (
+            raise ConfigError(
                 f"source {tap.source!r}: the headers of its files are checked before a batch is "
                 f"published, which Spark's own sink {query.native.name} does not wait for; use "
                 "another sink, leave rejected out, or set enforceSchema='true', which reads by "
                 "position"
             )
-            raise ConfigError(msg)
         if query.output_mode == "complete" and tap is query.split:
-            msg = (
+            raise ConfigError(
                 f"{what}: in output mode 'complete' each batch has all rows again, and would keep "
                 "them again; use on='count', or another output mode"
             )
-            raise ConfigError(msg)

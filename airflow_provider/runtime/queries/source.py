@@ -179,16 +179,16 @@ class SourceDefinition:
             return
         where = f"source {self.name!r} ({self.format} at {self.path})"
         if exists(spark, self.path):
-            msg = (
+            raise ConfigError(
                 f"{where}: a folder has this name, and Spark reads it as a pattern for others; "
                 f"write {escaped(self.path)}"
             )
-            raise ConfigError(msg)
         found = globbed(spark, self.path)
         twice = sorted(path for path, times in collections.Counter(found).items() if times > 1)
         if twice:
-            msg = f"{where}: the pattern matches {twice[0]} more than once; name each folder once"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where}: the pattern matches {twice[0]} more than once; name each folder once"
+            )
         if self.bounded and not found:
             what = f"{where}: no file matches"
             error = AbsentInputError(what)

@@ -59,11 +59,10 @@ def changed_at_start(
         yield
         return
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
-        msg = (
+        raise ConfigError(
             f"query {definition.name!r}: its files are read by name, or have names that Spark "
             "takes for patterns, which needs PYSPARK_PIN_THREAD=true, the default"
         )
-        raise ConfigError(msg)
     start = _Start(definition, sorts=sorts, each_file_once=each_file_once)
     streams, listener = definition.df.sparkSession.streams, _listener_of(start)
     streams.addListener(listener)
@@ -72,8 +71,9 @@ def changed_at_start(
     finally:
         streams.removeListener(listener)
     if not start.is_done:
-        msg = f"query {definition.name!r}: its file sources cannot be changed: {start.error}"
-        raise SparkStreamError(msg) from start.error
+        raise SparkStreamError(
+            f"query {definition.name!r}: its file sources cannot be changed: {start.error}"
+        ) from start.error
 
 
 def _listener_of(start: _Start) -> Any:

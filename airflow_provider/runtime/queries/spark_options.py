@@ -41,14 +41,12 @@ def check_options(source: str, source_format: str, options: Mapping[str, Any]) -
     for name in options:
         meant = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_ALIKE)
         if name.lower() not in known and meant and not name.lower().startswith(_FREE):
-            msg = (
+            raise ConfigError(
                 f"source {source!r}: {source_format} has no option {name!r}, which Spark would "
                 f"ignore; use {known[meant[0]]!r}"
             )
-            raise ConfigError(msg)
     for refused in refused_options(source_format, options):
-        msg = f"source {source!r}: {refused}"
-        raise ConfigError(msg)
+        raise ConfigError(f"source {source!r}: {refused}")
     for warned in warned_options(source_format, options):
         log.warning("source=%s %s", source, warned)
 

@@ -209,12 +209,11 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
         try:
             session._streamingCheckpointManager.repartition(checkpoint, partitions)
         except (Py4JError, PySparkException) as error:
-            msg = (
+            raise CheckpointError(
                 f"{checkpoint}: Spark could not spread its state over {partitions} partitions: "
                 f"{first_line(error)}. The restore is open: give the command again without "
                 "partitions to restore the state as it is"
-            )
-            raise CheckpointError(msg) from error
+            ) from error
 
     return repartition
 

@@ -122,8 +122,9 @@ class StreamBatch:
         if late is None:
             return self._rows.quarantined()
         if (count := self.counts.late) is None:
-            msg = f"query {self._query.name!r}: this Spark does not tell which rows come late"
-            raise RowCountsError(msg)
+            raise RowCountsError(
+                f"query {self._query.name!r}: this Spark does not tell which rows come late"
+            )
         found = late.quarantined(self._session, self._query.operator_name)
         return self._rows.quarantined(found, count.quarantined)
 
@@ -134,8 +135,9 @@ class StreamBatch:
     @property
     def _ran(self) -> Any:
         if self._execution is None:
-            msg = f"query {self._query.name!r}: Spark does not tell which batch it runs"
-            raise RowCountsError(msg)
+            raise RowCountsError(
+                f"query {self._query.name!r}: Spark does not tell which batch it runs"
+            )
         return self._execution.lastExecution()
 
     def _rows_of(self, tap: Tap) -> DataFrame | None:

@@ -183,8 +183,7 @@ def preview(
         RunFailedError: the job has failed, with the message of a run.
     """
     if rows < 1:
-        msg = f"preview: rows={rows} takes nothing of a source; give a number of rows"
-        raise ConfigError(msg)
+        raise ConfigError(f"preview: rows={rows} takes nothing of a source; give a number of rows")
     return _run(
         job,
         inputs or {},
@@ -333,12 +332,11 @@ def _iso(watermark_ms: int) -> str | None:
 @contextlib.contextmanager
 def _temporary(spark: SparkSession, folder: str | None) -> Iterator[tuple[SampleDirectory, Path]]:
     if folder is None and not str(spark.sparkContext.master).startswith("local"):
-        msg = (
+        raise ConfigError(
             f"Spark runs on {spark.sparkContext.master}, whose executors may not see a temporary "
             "folder of this machine; give folder=, a folder that all of them share, or run on a "
             "session with master local[*]"
         )
-        raise ConfigError(msg)
     with tempfile.TemporaryDirectory(prefix="spark-stream-", dir=folder) as made:
         storage = open_storage(f"memory://spark-stream-{uuid.uuid4().hex}")
         try:
@@ -349,13 +347,13 @@ def _temporary(spark: SparkSession, folder: str | None) -> Iterator[tuple[Sample
 
 def _entry_of(job: object) -> tuple[str, Job | None]:
     if isinstance(job, str) and is_program(job):
-        msg = f"{job}: a script or a file of SQL is tried with spark-stream run; give a function"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{job}: a script or a file of SQL is tried with spark-stream run; give a function"
+        )
     if isinstance(job, str):
         return job, None
     if not callable(job):
-        msg = f"{job!r} is no job; give its function, or FILE.py:FUNC"
-        raise ConfigError(msg)
+        raise ConfigError(f"{job!r} is no job; give its function, or FILE.py:FUNC")
     name = getattr(job, "__qualname__", type(job).__name__)
     return f"{getattr(job, '__module__', None) or 'job'}:{name}", job
 
@@ -370,11 +368,10 @@ def _warm_session(spark: SparkSession | None) -> SparkSession:
         session = start_spark("spark-stream samples", None, {})
         atexit.register(_stop, session)
     if not hasattr(session, "_jsparkSession"):
-        msg = (
+        raise ConfigError(
             "this session is of Spark Connect, whose client sees neither plans nor logs of a "
             "query; use one with master local[*]"
         )
-        raise ConfigError(msg)
     check_version(session.version)
     return session
 

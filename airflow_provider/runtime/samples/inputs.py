@@ -49,8 +49,7 @@ class Samples:
         for name in self._inputs:
             if name not in self._read:
                 known = ", ".join(self._read) or "none"
-                msg = f"inputs: the job reads no source {name!r}; its sources: {known}"
-                raise ConfigError(msg)
+                raise ConfigError(f"inputs: the job reads no source {name!r}; its sources: {known}")
 
     def source(self, declared: SourceDefinition, session: SparkSession) -> tuple[str, StructType]:
         """Return the folder and the columns of a source's sample.
@@ -90,11 +89,10 @@ class Samples:
 
         if self._rows is None:
             given = ", ".join(self._inputs) or "none"
-            msg = (
+            raise ConfigError(
                 f"{where} has no sample (inputs: {given}); give its rows, or take some of the "
                 "source itself with preview(job)"
             )
-            raise ConfigError(msg)
         plain = dataclasses.replace(declared, bounded=True, watermark=None, without_rejected=None)
         try:
             frame = plain.load(session, streaming=False)
@@ -104,11 +102,10 @@ class Samples:
             )
         except (AbsentInputError, ConfigError, PySparkException) as error:
             named = f"{where}: " if isinstance(error, PySparkException) else ""
-            msg = (
+            raise ConfigError(
                 f"{named}{first_line(str(error))}; or give rows for it: "
                 f"preview(job, {{{declared.name!r}: […]}})"
-            )
-            raise ConfigError(msg) from error
+            ) from error
 
     def _write(
         self, session: SparkSession, given: Any, columns: StructType | None, where: str
@@ -124,8 +121,9 @@ class Samples:
         except ConfigError:
             raise
         except (PySparkException, TypeError, ValueError) as error:
-            msg = f"{where}: Spark cannot take the sample: {first_line(str(error))}"
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"{where}: Spark cannot take the sample: {first_line(str(error))}"
+            ) from error
         return str(folder), columns
 
 
@@ -134,15 +132,15 @@ def batches_of(given: Any, where: str) -> list[Any]:
     if _is_frame(given):
         return [given]
     if not isinstance(given, list | tuple) or hasattr(given, "__fields__"):
-        msg = (
+        raise ConfigError(
             f"{where}: {type(given).__name__} is no sample; give a DataFrame, a list of rows, or a "
             "list of such batches"
         )
-        raise ConfigError(msg)
     are_batches = {_is_frame(each) or isinstance(each, list) for each in given}
     if len(are_batches) > 1:
-        msg = f"{where}: rows and batches of rows are mixed; give a list of rows for each batch"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: rows and batches of rows are mixed; give a list of rows for each batch"
+        )
     return list(given) if True in are_batches else [list(given)]
 
 
@@ -161,8 +159,7 @@ def values_of(row: Any, names: Sequence[str], where: str) -> tuple[Any, ...]:
         why = f"a row has {len(row)} values, and the source {len(names)} columns:"
     else:
         why = f"{row!r} is no row; give a dict, a tuple or a Row of"
-    msg = f"{where}: {why} {', '.join(names)}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{where}: {why} {', '.join(names)}")
 
 
 def plain_values(values: Sequence[Any], column: DataType) -> tuple[list[Any], DataType]:
@@ -208,8 +205,9 @@ def _inferred(session: SparkSession, batches: Sequence[Any], where: str) -> Stru
     rows = [row for batch in batches for row in batch]
     if rows and isinstance(rows[0], dict):
         return session.createDataFrame(rows).schema
-    msg = f"{where}: the job does not say its columns; give a DataFrame, or rows as dicts"
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"{where}: the job does not say its columns; give a DataFrame, or rows as dicts"
+    )
 
 
 def _as_frame(session: SparkSession, batch: Any) -> DataFrame:
@@ -225,8 +223,9 @@ def _frame(session: SparkSession, batch: Any, columns: StructType, where: str) -
     unknown = [name for name in frame.columns if name not in columns.names]
     if unknown:
         source = ", ".join(columns.names)
-        msg = f"{where}: the sample has a column {unknown[0]!r}, and the source has {source}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{where}: the sample has a column {unknown[0]!r}, and the source has {source}"
+        )
     if frame.schema == columns:
         return frame
     present = {name: sf.col(f"`{name.replace('`', '``')}`") for name in frame.columns}

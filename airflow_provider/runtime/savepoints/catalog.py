@@ -112,10 +112,9 @@ def open_savepoint(url: str) -> Savepoint:
 def check_no_job(location: Storage) -> None:
     """Refuse to remove anything in a job directory."""
     if is_job(location.list("")):
-        msg = (
+        raise ConfigError(
             f"{location.url}: this is a job directory and no savepoint; name one of its savepoints"
         )
-        raise ConfigError(msg)
 
 
 def is_job(names: Iterable[str]) -> bool:
@@ -282,19 +281,19 @@ def _with_checksums(
 def check_restorable(savepoint: Savepoint) -> None:
     """Refuse a savepoint of a drained job, or one that lacks files."""
     if savepoint.record.drained:
-        msg = (
+        raise JobDrainedError(
             f"{savepoint.url}: the job was drained when this savepoint was taken. Its windows are "
             "flushed and their state is gone, so continuing would repeat them; use an earlier one"
         )
-        raise JobDrainedError(msg)
     location = open_storage(savepoint.url)
     for name, query in savepoint.record.queries.items():
         with refusing(location.url, "read"):
             damage = find_damage(location, name, query, verified_bytes=0)
         if damage:
             more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-            msg = f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
-            raise RefusedCheckpointError(msg)
+            raise RefusedCheckpointError(
+                f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
+            )
 
 
 Repartition = Callable[[str, CheckpointLogs, int], None]
@@ -314,13 +313,15 @@ def check_repartitionable(
         if name in set(names) and query.operators
     }
     if not stateful:
-        msg = f"{savepoint.url}: no query in it keeps state; restore it without partitions"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{savepoint.url}: no query in it keeps state; restore it without partitions"
+        )
     for name in stateful:
         reason = _find_obstacle(savepoint, name, skip_in_flight=skip_in_flight)
         if reason is not None:
-            msg = f"{savepoint.url}: the state of query {name!r} cannot be repartitioned: {reason}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{savepoint.url}: the state of query {name!r} cannot be repartitioned: {reason}"
+            )
 
 
 def partitions_of(savepoint: Savepoint, name: str) -> int | None:

@@ -145,11 +145,10 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
     ]
     queries = tuple(query for query in found if query.logs.exists())
     if not queries:
-        msg = (
+        raise UnknownJobError(
             f"{directory.url}: no query of the job has a checkpoint (none was started yet, or it "
             "ran in BATCH), so there is nothing to save"
         )
-        raise UnknownJobError(msg)
     observer = LeaseObserver(directory.storage, clock)
     lease = observer.current()
     return Source(
@@ -171,12 +170,11 @@ class _Counting:
         self._directory = directory
         last = Restores(directory).last()
         if last is not None and last.is_open:
-            msg = (
+            raise SavepointError(
                 f"{directory.url}: the job is being set to "
                 f"{last.plan.savepoint or 'its beginning'}; "
                 "give this command again when that has ended"
             )
-            raise SavepointError(msg)
         self._locations = locations(directory.storage)
         self.restores = last.number if last is not None else 0
 
@@ -185,11 +183,10 @@ class _Counting:
 
     def check(self) -> None:
         if locations(self._directory.storage) != self._locations:
-            msg = (
+            raise SavepointError(
                 f"{self._directory.url}: the job's checkpoints were replaced meanwhile (a restore, "
                 "or a new driver), so what was read of them does not count; give this command again"
             )
-            raise SavepointError(msg)
 
 
 def _in_job_order(directory: JobDirectory, last: RunRecord | None) -> list[str]:
@@ -205,8 +202,9 @@ def checkpoint_source(url: str, query: str = "query") -> Source:
     with refusing(url, "read"):
         is_there = found.logs.exists()
     if not is_there:
-        msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
-        raise UnknownJobError(msg)
+        raise UnknownJobError(
+            f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
+        )
     # Nobody can tell whether a driver is alive, so a batch in flight is waited for.
     return Source(storage.url, None, None, (found,), is_driven=lambda: True)
 

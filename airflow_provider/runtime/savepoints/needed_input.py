@@ -129,8 +129,7 @@ class InputCheck:
             where = savepoint.url if savepoint is not None else "the beginning"
             text = f"{directory.url}: to go back to {where}, {'; '.join(lost)}"
             if not (is_accepted or self.accepts_loss):
-                msg = f"{text}. {_FIXES}"
-                raise LostInputError(msg)
+                raise LostInputError(f"{text}. {_FIXES}")
             log.warning("DATA LOSS: %s; their rows are not read again", text)
         return [*unlisted]
 

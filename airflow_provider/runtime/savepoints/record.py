@@ -276,8 +276,7 @@ def without_checksums(paths: Iterable[str]) -> set[str]:
 def check_origin(origin: str) -> str:
     """Return *origin* if it is one."""
     if origin not in ORIGINS:
-        msg = f"origin {origin!r}: use one of {', '.join(ORIGINS)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"origin {origin!r}: use one of {', '.join(ORIGINS)}")
     return origin
 
 
@@ -382,14 +381,12 @@ def check_claimable(location: Storage, names: Collection[str]) -> None:
         was_removed = before is not None and before.purpose == REMOVE and "queries" in names
         if not was_removed or local_path_of(location.url) is not None:
             return
-        msg = (
+        raise ConfigError(
             f"{location.url}: a savepoint of this name was disposed of, and others may need its "
             "files; choose another name"
         )
-        raise ConfigError(msg)
     if names:
-        msg = f"{location.url}: the folder is not empty; choose another one"
-        raise ConfigError(msg)
+        raise ConfigError(f"{location.url}: the folder is not empty; choose another one")
 
 
 def is_held(location: Storage, mine: SavepointClaimRecord) -> bool:

@@ -317,12 +317,11 @@ class Restore:
 
     def _check_same(self, last: OperationRecord, savepoint: Savepoint | None) -> None:
         if not is_of(last, savepoint):
-            msg = (
+            raise ConfigError(
                 f"{self.directory.url}: a restore of {last.plan.savepoint or 'the beginning'} "
                 f"began at {last.began} and did not end; give that command again, or set "
                 "the job to another savepoint with 'spark-stream savepoint restore'"
             )
-            raise ConfigError(msg)
 
 
 def _check_spread(settings: RestoreSettings) -> None:
@@ -356,13 +355,12 @@ def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None
         records = EpochRecords(storage, query_id)
         after = records.active_epochs_after(batch)
         if after:
-            msg = (
+            raise ConfigError(
                 f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "
                 "after this savepoint; continuing from it would write their rows again. Revert "
                 "them in its sinks first ('spark-stream savepoint restore --revert'), which "
                 f"removes their rows, or {RESTORE_ELSEWHERE}"
             )
-            raise ConfigError(msg)
 
 
 def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:

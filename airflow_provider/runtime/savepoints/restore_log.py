@@ -227,12 +227,11 @@ def plan_reset(directory: JobDirectory, name: str) -> dict[str, Any]:
     if query_id is not None:
         waiting = EpochRecords(directory.committables(name), query_id).find().precommitted
         if any(epoch <= last for epoch in waiting):
-            msg = (
+            raise ConfigError(
                 f"{directory.url}: query {name!r} cannot be reset yet: what it has "
                 "committed is not published; run 'spark-stream cleanup JOB_DIR' with the job as it "
                 "was first"
             )
-            raise ConfigError(msg)
     return {"query_id": None, "from": "", "batch": -1, "replaces": query_id, "stays": last}
 
 
@@ -266,8 +265,7 @@ def check_same_history(
             why = _why_foreign(directory, name, saved.epoch, savepoint)
         if why:
             where = f"{directory.url}: the savepoint {savepoint.url} cannot be restored here"
-            msg = f"{where}: query {name!r} {why}; {fixes.RESTORE_ELSEWHERE}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{where}: query {name!r} {why}; {fixes.RESTORE_ELSEWHERE}")
 
 
 def _why_reverted(
@@ -325,11 +323,10 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
         records = EpochRecords(directory.committables(name), query_id)
         runs = {run for *_, run in records.history().ranges}
         if run_id in runs or any(record.run_id == run_id for record in records.all()):
-            msg = (
+            raise RevertError(
                 f"{directory.url}: run {run_id!r} cannot be rewound: query {name!r} was reset "
                 "in it, or since, and its earlier output was kept"
             )
-            raise RevertError(msg)
 
 
 def list_needed(

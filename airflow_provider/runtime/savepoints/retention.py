@@ -108,11 +108,11 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.keep is None and self.max_age_s is None:
-            msg = "retention needs a number to keep, a greatest age, or both"
-            raise ConfigError(msg)
+            raise ConfigError("retention needs a number to keep, a greatest age, or both")
         if self.keep is not None and self.keep < 1:
-            msg = f"keep={self.keep}: at least the newest savepoint is kept, so 1 is the least"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"keep={self.keep}: at least the newest savepoint is kept, so 1 is the least"
+            )
         for origin in self.origins:
             check_origin(origin)
 
@@ -289,8 +289,7 @@ def _check_not_needed(savepoint: Savepoint) -> None:
             begins, reverts = found[1].savepoint == savepoint.url, record.is_start_of(found[1].id)
             needs = describe_version(*found) if begins or reverts else needs
     if needs:
-        msg = f"{savepoint.url}: not removed, it is needed: {needs}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{savepoint.url}: not removed, it is needed: {needs}")
 
 
 def _check_unread(location: Storage, clock: Clock) -> None:
@@ -305,11 +304,10 @@ def _check_only_ours(savepoint: Savepoint) -> None:
     found = (f"queries/{path}" for path, _ in files_under(location.at("queries")))
     strange = next((path for path in found if path not in ours), None)
     if strange is not None:
-        msg = (
+        raise ConfigError(
             f"{location.url}/{strange}: was put there by another program, so the savepoint is not "
             "removed; move it away first"
         )
-        raise ConfigError(msg)
 
 
 def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:

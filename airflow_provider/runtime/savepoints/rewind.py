@@ -162,17 +162,15 @@ def check_start(
         return None
     later = [] if with_later else built_on
     if later:
-        msg = (
+        raise RevertError(
             f"{directory.url}: run {run_id!r} cannot be rewound, because later runs have built on "
             f"it; rewind them first, the newest first: {', '.join(reversed(later))} (all of them "
             f"at once: spark-stream rewind --with-later). To execute all of them again: "
             "spark-stream replay"
         )
-        raise RevertError(msg)
     savepoint = starting_savepoint(directory, run_id)
     if savepoint is None and not _begins_without_state(record):
-        msg = f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}"
-        raise RevertError(msg)
+        raise RevertError(f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}")
     return savepoint
 
 
@@ -244,11 +242,10 @@ class Rewind:
     def _check_declared(self, record: RunRecord) -> None:
         gone = sorted(set(record.starting) - {query.name for query in self.queries})
         if gone:
-            msg = (
+            raise RevertError(
                 f"{self.directory.url}: run {self.run_id!r} ran query {gone[0]!r}, which the job "
                 "no longer has, so its rows cannot be found; put it back"
             )
-            raise RevertError(msg)
 
     def _check_same_history(self, savepoint: Savepoint | None) -> None:
         for query in self.queries:
@@ -265,13 +262,12 @@ class Rewind:
         """Refuse when an older run was resumed after this one began: its rows would go, too."""
         others = runs_after(self.directory.committables(query), epoch) - {self.run_id}
         if others:
-            msg = (
+            raise RevertError(
                 f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
                 f"{', '.join(sorted(others))} has written to query {query!r} since it began; set "
                 "the job to a savepoint from before both: spark-stream savepoint restore "
                 "--revert"
             )
-            raise RevertError(msg)
 
 
 def put_rewound(

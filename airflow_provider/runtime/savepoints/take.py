@@ -283,11 +283,10 @@ class _Taker:
                 return made
             log.info("%s: was replaced while it was read", query.checkpoint.url)
             lost, before = None, -1
-        msg = (
+        raise SavepointError(
             f"{query.checkpoint.url}: Spark removed files {_TRIES} times while they were copied "
             f"(last: {lost}); let it keep more batches: spark.sql.streaming.minBatchesToRetain"
-        )
-        raise SavepointError(msg) from lost
+        ) from lost
 
     def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
         began = self.clock.monotonic()

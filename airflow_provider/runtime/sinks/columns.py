@@ -57,8 +57,7 @@ def check_columns(
     if wrong := list(filter(None, found)):
         more = len(wrong) - _MOST_NAMED
         said = [*wrong[:_MOST_NAMED], *([f"and {more} columns more"] if more > 0 else [])]
-        msg = f"{name}: {'; '.join(said)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}: {'; '.join(said)}")
 
 
 class _SparkFormat:

@@ -227,8 +227,7 @@ class EpochCommitter:
         self._lease.check()
         query_id = self._begun_id()
         if query_id is None:
-            msg = f"{self._logs.url}: Spark runs batch {epoch} but has written no metadata"
-            raise SinkError(msg)
+            raise SinkError(f"{self._logs.url}: batch {epoch} has written no metadata")
         records = EpochRecords(self._storage, query_id)
         staged = self._stage(df, named := EpochId(self._query, query_id, epoch, self._token))
         failpoints.hit("sink.staged")
@@ -248,8 +247,9 @@ class EpochCommitter:
         check(record)
         self._lease.check()
         if not records.put_precommit(record):
-            msg = f"{records.url}: lease {record.token} has pre-committed epoch {epoch} before"
-            raise LeaseLostError(msg)
+            raise LeaseLostError(
+                f"{records.url}: lease {record.token} has pre-committed epoch {epoch} before"
+            )
         failpoints.hit("sink.precommitted")
         self._add(record)
         self._last = record
@@ -275,13 +275,13 @@ class EpochCommitter:
         if quarantined is None:
             return 0
         if self._quarantine is None:
-            msg = f"query {self._query!r}: rows to quarantine, and no sink is given for them"
-            raise RowCountsError(msg)
+            raise RowCountsError(f"query {self._query!r}: no sink is given for quarantined rows")
         part = self._quarantine.stage(quarantined.rows, epoch)
         failpoints.hit("sink.quarantined")
         if part.rows is not None and part.rows != quarantined.expected:
-            msg = not_quarantined(self._query, epoch.epoch, quarantined.expected, part.rows)
-            raise RowCountsError(msg)
+            raise RowCountsError(
+                not_quarantined(self._query, epoch.epoch, quarantined.expected, part.rows)
+            )
         staged[self._quarantine.name] = part
         return part.rows
 
@@ -430,11 +430,10 @@ class EpochCommitter:
         for part in record.sinks:
             sink = by_name.get(part["name"])
             if sink is None:
-                msg = (
+                raise SinkError(
                     f"query {self._query!r}: epoch {record.epoch} was pre-committed for sink "
                     f"{part['name']!r}, which the job no longer writes to; put it back"
                 )
-                raise SinkError(msg)
             committable = committable_of(self._query, record, part)
             yield sink, dataclasses.replace(committable, writer=self._writer)
 

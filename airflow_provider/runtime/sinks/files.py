@@ -93,8 +93,9 @@ def files(
         ConfigError: the path is empty, as that of a missing parameter.
     """
     if not path:
-        msg = f"files({path!r}): this names no folder; write files(ctx.params['output']), or a path"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"files({path!r}): this names no folder; write files(ctx.params['output']), or a path"
+        )
     partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if is_in_bucket(path):
         made: FolderSink = load_known(FILE_SINKS, "objects")(
@@ -152,27 +153,25 @@ class FilesSink:
     def check(self, df: DataFrame, output_mode: str) -> None:
         self.check_shape(df, output_mode)
         if self._folder is None:
-            msg = (
+            raise ConfigError(
                 f"{self.name}: files are published by rename, which this filesystem does not have; "
                 "use a path on a local or mounted filesystem, or in S3, Google's or Azure's store"
             )
-            raise ConfigError(msg)
         _check_writable(self._folder, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         missing = [column for column in self._partition_by if column not in df.columns]
         if missing:
-            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: there is no column {missing[0]!r} to partition by")
         if self._format not in FORMATS:
-            msg = f"{self.name}: unknown format {self._format!r}; use one of {', '.join(FORMATS)}"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self.name}: unknown format {self._format!r}; use one of {', '.join(FORMATS)}"
+            )
         if output_mode != "append":
-            msg = (
+            raise ConfigError(
                 f"{self.name}: files can only be added to, and output_mode is {output_mode!r}; use "
                 "'append'"
             )
-            raise ConfigError(msg)
         check_columns(self.name, df, self._format, self._partition_by)
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
@@ -266,12 +265,11 @@ class FilesSink:
             if folder.is_dir():
                 sync_folder(folder)
         if left:
-            msg = (
+            raise SinkError(
                 f"{self.name}: {removed} files were removed, {gone} had been removed before, and "
                 f"{len(left)} are still there, the first because of {left[0]}; let them be "
                 "removed, and repeat the command"
-            )
-            raise SinkError(msg) from left[0]
+            ) from left[0]
         log.info("sink=%s files removed: %d, removed before: %d", self.name, removed, gone)
 
     @property
@@ -284,16 +282,18 @@ class FilesSink:
     def _marks(self) -> Storage:
         marks = self._output.parent / f".{self._output.name}.writers"
         if marks.is_symlink():
-            msg = f"{self.name}: {marks} leads elsewhere by a symbolic link; remove the link"
-            raise SinkError(msg)
+            raise SinkError(
+                f"{self.name}: {marks} leads elsewhere by a symbolic link; remove the link"
+            )
         return open_storage(str(marks))
 
     def _staging(self, query_id: str) -> Path:
         output = self._output
         staging = output.parent / f".{output.name}.staging" / query_id
         if _has_link(staging, below=output.parent):
-            msg = f"{self.name}: {staging} leads elsewhere by a symbolic link; remove the link"
-            raise SinkError(msg)
+            raise SinkError(
+                f"{self.name}: {staging} leads elsewhere by a symbolic link; remove the link"
+            )
         return staging
 
     def _folder_of(self, epoch: EpochId) -> Path:
@@ -319,14 +319,12 @@ class FilesSink:
 
 def _check_writable(folder: Path, name: str) -> None:
     if folder.exists() and not folder.is_dir():
-        msg = f"{name}: this is a file; name a folder"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}: this is a file; name a folder")
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     # The hidden folder lies beside the output, so its parent must be writable too.
     for location in {existing, folder.parent if folder.parent.exists() else existing}:
         if not os.access(location, os.W_OK | os.X_OK):
-            msg = f"{name}: no permission to write in {location}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: no permission to write in {location}")
 
 
 def _has_link(path: Path, *, below: Path) -> bool:
@@ -342,11 +340,10 @@ def _publish(staged: Path, target: Path) -> None:
         staged.replace(target)
     except FileNotFoundError:
         if not target.exists():
-            msg = (
+            raise SinkError(
                 f"{target}: neither published nor staged ({staged} is gone); the staged file was "
                 f"removed by hand: restore it, or {FROM_SCRATCH}"
-            )
-            raise SinkError(msg) from None
+            ) from None
 
 
 # Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.

@@ -84,33 +84,30 @@ def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
         is_settled = found.reverted_from is not None or found.is_abandoned
         if other == query_id or is_settled or not found.published:
             continue
-        msg = (
+        raise CheckpointError(
             f"{records.url}: epochs of query id {other} are published, but the checkpoint {log} is "
             f"of {query_id or 'no query yet'}; it was removed or replaced by hand, and running on "
             f"would publish the same rows again: restore it, or {FROM_SCRATCH}"
         )
-        raise CheckpointError(msg)
 
 
 def _check_not_behind(published: int, last_commit: int, log: str) -> None:
     if published > last_commit:
-        msg = (
+        raise CheckpointError(
             f"{log}: epoch {published} is published, but Spark's log ends with batch {last_commit};"
             " the checkpoint was removed or rolled back by hand, and running on would publish the "
             f"same rows again: restore it, or {FROM_SCRATCH}"
         )
-        raise CheckpointError(msg)
 
 
 def check_none_left(found: EpochListing, last_commit: int, *, where: str, sink: str) -> None:
     """Refuse one of Spark's own sinks while epochs of others wait: nothing would publish them."""
     left = [e for e in found.precommitted if e <= last_commit and not found.is_published(e)]
     if left:
-        msg = (
+        raise CheckpointError(
             f"{where}: epoch {min(left)} is committed, and other sinks than {sink} have not "
             "published it yet; let the job write where it did until its run has ended"
         )
-        raise CheckpointError(msg)
 
 
 def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
@@ -129,12 +126,11 @@ def check_not_ahead(sinks: Iterable[object], query_id: str, known: int) -> None:
         if not isinstance(sink, MarkedSink) or (last := sink.last_epoch(query_id)) <= known:
             continue
         ends = f"ends with epoch {known}" if known >= 0 else "has no epoch"
-        msg = (
+        raise CheckpointError(
             f"{sink.name}: epoch {last} of query id {query_id} is published, and the job directory "
             f"{ends}: it is an older copy, such as a backup, and running on would write rows twice "
             f"or leave them out. Put the newer directory back, or {FROM_SCRATCH}"
         )
-        raise CheckpointError(msg)
 
 
 class QueryFence:

@@ -145,21 +145,19 @@ class Revert:
     def _check_all_recorded(self) -> None:
         history = self.records.history()
         if history.own_epochs_after(self.first_epoch - 1):
-            msg = (
+            raise RevertError(
                 f"{self.records.url}: records of epochs up to {history.last} were folded "
                 f"away, so these cannot be reverted; {RESTORE_ELSEWHERE}"
             )
-            raise RevertError(msg)
 
     def _sinks_of(self, chosen: Sequence[EpochRecord]) -> list[Sink]:
         two_phase = [sink for sink in self.sinks if not isinstance(sink, OnePhaseSink)]
         names = {part["name"] for record in chosen for part in record.sinks}
         if missing := sorted(names - {sink.name for sink in two_phase}):
-            msg = (
+            raise RevertError(
                 f"query {self.query!r}: rows were written to {missing[0]!r}, which the job "
                 "no longer writes to; put it back"
             )
-            raise RevertError(msg)
         return [sink for sink in two_phase if sink.name in names]
 
     def _committables(self, sink: Sink, chosen: Sequence[EpochRecord]) -> list[Committable]:

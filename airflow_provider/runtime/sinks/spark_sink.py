@@ -132,11 +132,11 @@ class SparkSink:
         if not self.holds_files:
             return
         if "path" not in self._options:
-            msg = f"{self.name}: where to? spark_sink({self._format!r}, {{'path': …}})"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name}: where to? spark_sink({self._format!r}, {{'path': …}})")
         if output_mode != "append":
-            msg = f"{self.name}: files can only be added to; output_mode must be 'append'"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self.name}: files can only be added to; output_mode must be 'append'"
+            )
         check_columns(self.name, df, self._format, self._partition_by)
 
     def check_not_ahead(self, planned: int) -> None:
@@ -150,13 +150,12 @@ class SparkSink:
         if path is None or not self.holds_files or (last := _last_listed(path)) <= planned:
             return
         has = f"has planned none after {planned}" if planned >= 0 else "is new"
-        msg = (
+        raise CheckpointError(
             f"{self.name}: {SPARK_LOG} lists the files of batch {last}, and the query's checkpoint "
             f"{has}: another job directory has written there, or this one is an older copy, and "
             "Spark would leave out the rows of each batch up to that one. Put the newer directory "
             "back, or write to a new folder, which then has only the rows of later batches"
         )
-        raise CheckpointError(msg)
 
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
         writer = writer.format(self._format).options(**self._options)
@@ -383,8 +382,9 @@ class ForEachBatchSink(_NothingStaged):
         """Refuse what cannot be called; every output mode is the function's business."""
         del df, output_mode
         if not callable(self._function):
-            msg = f"{self.name}: {self._function!r} is no function; give one of (df, epoch)"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{self.name}: {self._function!r} is no function; give one of (df, epoch)"
+            )
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
         log.debug("query=%s batch=%d sink=%s", epoch.query, epoch.epoch, self.name)

@@ -34,8 +34,9 @@ PARQUET: Final[Mapping[str, str]] = {
 def check_append_only(name: str, output_mode: str) -> None:
     """Refuse any other output mode than append."""
     if output_mode != "append":
-        msg = f"{name}: rows are only added, so output_mode must be 'append', not {output_mode!r}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{name}: rows are only added, so output_mode must be 'append', not {output_mode!r}"
+        )
 
 
 @contextmanager
@@ -46,8 +47,7 @@ def own_errors(name: str) -> Iterator[None]:
     except SparkStreamError:
         raise
     except Exception as error:  # each of them has errors of its own
-        msg = f"{name}: {type(error).__name__}: {error}"
-        raise SinkError(msg) from error
+        raise SinkError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 _WRITER_OPTIONS: Final = {

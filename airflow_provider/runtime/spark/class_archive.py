@@ -111,10 +111,9 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Make the archive unless there is one; None while another process is making it."""
     archive = archive_path(environ)
     if archive is None:
-        msg = (
+        raise SparkStreamError(
             f"there is no Java, or no Spark, whose classes could be archived; or {_VARIABLE}={_OFF}"
         )
-        raise SparkStreamError(msg)
     folder = archive.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,8 +122,9 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
                 _make(archive, environ)
                 _remove_older(archive)
     except OSError as error:
-        msg = f"{archive}: the archive of Spark's classes could not be made: {error}"
-        raise SparkStreamError(msg) from error
+        raise SparkStreamError(
+            f"{archive}: the archive of Spark's classes could not be made: {error}"
+        ) from error
     return archive if archive.exists() else None
 
 
@@ -143,8 +143,9 @@ def _make(archive: Path, environ: Mapping[str, str]) -> None:
             has_ended_well, said = False, f"it has not ended within {_TIMEOUT_S:.0f} s"
         if not has_ended_well or not made.exists():
             failed.write_text(said[-4000:], encoding="utf-8")
-            msg = f"{archive}: the archive of Spark's classes could not be made; see {failed}"
-            raise SparkStreamError(msg)
+            raise SparkStreamError(
+                f"{archive}: the archive of Spark's classes could not be made; see {failed}"
+            )
         made.chmod(0o600)
         made.replace(archive)
         failed.unlink(missing_ok=True)

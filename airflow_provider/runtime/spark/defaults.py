@@ -292,11 +292,10 @@ def check_names(settings: Mapping[str, str], named: str) -> list[str]:
             continue
         near = nearest(name)
         if near is not None and (near == _PREFIX + name or _slips(name, near) <= _SLIPS):
-            msg = (
+            raise ConfigError(
                 f"{named} {name}: Spark has no such setting, and has {near}; correct the name, or "
                 f"set {CHECK_NAMES}=false if it is right"
             )
-            raise ConfigError(msg)
         hint = f"; did you mean {near}?" if near is not None else ""
         unsure.append(f"{named} {name}: no Spark from 3.5 to 4.3 has this setting{hint}")
     return unsure
@@ -313,18 +312,16 @@ def check_master_and_heap(master: str | None, settings: Mapping[str, str], named
     """Refuse a master and a heap with which Spark cannot start, in words of a setting."""
     if master is not None and _MASTER.fullmatch(master) is None:
         named_master = f"{of_caller('--master', 'master')} {shown_address(master)}"
-        msg = (
+        raise ConfigError(
             f"{named_master}: Spark knows no such master; write local[*], local[2], "
             "spark://HOST:PORT, yarn or k8s://HOST:PORT"
         )
-        raise ConfigError(msg)
     heap = settings.get(_HEAP)
     if heap is not None and _HEAP_SIZE.fullmatch(heap) is None:
-        msg = (
+        raise ConfigError(
             f"{named} {_HEAP}={heap}: that is no size; write a number and one of k, m, g and t, "
             "such as 4g"
         )
-        raise ConfigError(msg)
 
 
 def is_known(name: str) -> bool:

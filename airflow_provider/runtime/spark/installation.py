@@ -29,13 +29,11 @@ def find_java(environ: Mapping[str, str] = os.environ) -> str:
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            msg = f"JAVA_HOME is {home}, which has no bin/java; {_REMEDY}"
-            raise ConfigError(msg)
+            raise ConfigError(f"JAVA_HOME is {home}, which has no bin/java; {_REMEDY}")
         return str(java)
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
-        msg = f"Spark needs Java and there is none on PATH; {_REMEDY}"
-        raise ConfigError(msg)
+        raise ConfigError(f"Spark needs Java and there is none on PATH; {_REMEDY}")
     return found
 
 
@@ -59,14 +57,14 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     if version is not None:
         check_version(version, home)
     elif environ.get("SPARK_HOME") and not (home / "bin" / "spark-submit").exists():
-        msg = f"SPARK_HOME is {home}, which has no bin/spark-submit; correct it, or unset it"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"SPARK_HOME is {home}, which has no bin/spark-submit; correct it, or unset it"
+        )
     java, minimum = find_java(environ), oldest_java(version)
     major = _released_major(java) or _answered_major(java)
     if major < minimum:
         spark = "Spark" if version is None else f"Spark {version}"
-        msg = f"{java} is Java {major}, {spark} needs {minimum} or newer; {_REMEDY}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{java} is Java {major}, {spark} needs {minimum} or newer; {_REMEDY}")
 
 
 def _released_major(java: str) -> int | None:
@@ -84,8 +82,9 @@ def _answered_major(java: str) -> int:
     text = run.stderr + run.stdout
     major = java_major(text)
     if run.returncode != 0 or major is None:
-        msg = f"{java} -version did not answer with a version ({text.strip()[:200]!r}); {_REMEDY}"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{java} -version did not answer with a version ({text.strip()[:200]!r}); {_REMEDY}"
+        )
     return major
 
 
@@ -117,8 +116,7 @@ def check_classic(
     }
     found = next((what for what, is_asked in asks.items() if is_asked), None)
     if found is not None:
-        msg = (
+        raise ConfigError(
             f"{found} requests Spark Connect, and a driver needs a JVM of its own; use local[*], "
             "spark://, yarn or k8s:// as the master, and nothing of Spark Connect beside it"
         )
-        raise ConfigError(msg)

@@ -210,8 +210,7 @@ def check_settings(settings: Mapping[str, str], named: str) -> None:
     for row in _refusing():
         value = settings.get(row.name)
         if value is not None and row.refuses(value):
-            msg = f"{named} {row.name}={value}: {row.reason}; {row.fix}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{named} {row.name}={value}: {row.reason}; {row.fix}")
 
 
 class Conf(Protocol):
@@ -231,11 +230,10 @@ def check_session(conf: Conf) -> None:
         value = conf.get(row.name, None)
         if value is not None and row.refuses(value):
             other = set_conf(row.name, "false" if value.lower() == "true" else "true")
-            msg = (
+            raise ConfigError(
                 f"{row.name}={value}: {row.reason}; {row.fix}: remove it from the job, or from "
                 f"spark-defaults.conf, which {other} overrides"
             )
-            raise ConfigError(msg)
 
 
 @functools.cache

@@ -356,5 +356,6 @@ def check_reaches(spark: SparkSession, url: str, name: str) -> None:
         why = f"it finds no {name} there"
     except Exception as error:  # noqa: BLE001 - Py4J has one class for all that Java throws
         why = str(getattr(error, "java_exception", error)).partition("\n")[0]
-    msg = f"{url}: Spark does not reach this as {address} ({why}); {kind.spark_url_setting}"
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"{url}: Spark does not reach this as {address} ({why}); {kind.spark_url_setting}"
+    )

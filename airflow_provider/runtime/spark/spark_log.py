@@ -169,12 +169,11 @@ _REPLACEMENT: Final = "<secret parameter>"
 def check_event_log(conf: Mapping[str, str]) -> None:
     """Refuse an event log, in which Spark stores the plans of a run with secret parameters."""
     if conf.get(EVENT_LOG, "false").strip().lower() == "true":
-        msg = (
+        raise ConfigError(
             f"{EVENT_LOG}=true: Spark's event log stores the text of plans, and with it secret "
             f"parameters that are literals; switch it off with "
             f"{set_conf(EVENT_LOG, 'false')}, or give no secret parameters"
         )
-        raise ConfigError(msg)
 
 
 def settings_without_ui(conf: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -223,12 +222,11 @@ def redact_log(jvm: Any) -> None:
         if layout is None:  # it writes nothing, and passes events on to others
             continue
         if not layout.getClass().getName().endswith(".PatternLayout"):
-            msg = (
+            raise ConfigError(
                 f"the log of Spark has the appender {name!r} with {layout.getClass().getName()}, "
                 "which cannot leave secret parameters out; give it a PatternLayout, or give no "
                 "secret parameters"
             )
-            raise ConfigError(msg)
         builder = log4j.core.layout.PatternLayout.newBuilder()
         builder = builder.withPattern(layout.getConversionPattern())
         builder = builder.withConfiguration(configuration).withRegexReplacement(replacement)

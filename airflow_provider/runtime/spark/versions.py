@@ -64,11 +64,10 @@ def check_version(version: str, where: object = "this") -> None:
     if OLDEST <= _numbers_of(version) < BELOW:
         return
     low, high = (".".join(map(str, each)) for each in (OLDEST, BELOW[:1]))
-    msg = (
+    raise ConfigError(
         f"{where} is Spark {version}, and this package runs on Spark {_RANGE}; install "
         f"pyspark>={low},<{high}, or set SPARK_HOME to such a Spark"
     )
-    raise ConfigError(msg)
 
 
 def oldest_java(version: str | None) -> int:
@@ -108,8 +107,7 @@ def check_can(spark: Any, ability: Ability) -> None:
     if can(spark, ability):
         return
     what, since, way = ability.value
-    msg = f"Spark {spark.version} cannot {what}, {since} and later can; {way}"
-    raise ConfigError(msg)
+    raise ConfigError(f"Spark {spark.version} cannot {what}, {since} and later can; {way}")
 
 
 def as_stored_option(spark: Any) -> str:

@@ -169,8 +169,7 @@ class Bucket:
 
     def _path(self, key: str) -> str:
         if not key:  # to some of the libraries an empty key is the bucket itself
-            msg = f"{self.name}: an object has a name"
-            raise ValueError(msg)
+            raise ValueError(f"{self.name}: an object has a name")
         return f"{self.name}/{key}"
 
 

@@ -197,11 +197,10 @@ def _location(location: str | Storage) -> LocalFolder | RemoteStorage:
     url = location if isinstance(location, str) else location.url
     found = local_folder_of(location) or open_remote(url)
     if found is None:
-        msg = (
+        raise ConfigError(
             f"{url}: files are copied between local folders, S3, Google Cloud Storage and Azure; "
             "use one of these"
         )
-        raise ConfigError(msg)
     return found
 
 
@@ -210,20 +209,20 @@ def _refuse_large(
 ) -> None:
     for name, size in sizes.items():
         if largest_bytes is not None and size > largest_bytes:
-            msg = (
+            raise ConfigError(
                 f"{source.url}/{name}: has {size} bytes, and the store itself copies no more than "
                 f"{largest_bytes}; copy by way of a local folder or another store (a savepoint "
                 "taken there, or moved there and restored), or let the job begin with smaller "
                 "files: state in RocksDB, or more spark.sql.shuffle.partitions"
             )
-            raise ConfigError(msg)
 
 
 def _refuse_outside(names: Iterable[str]) -> None:
     for name in names:
         if not name or name.startswith("/") or not {".", "..", ""}.isdisjoint(name.split("/")):
-            msg = f"{name!r}: not a path inside a folder; give names relative to the two folders"
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{name!r}: not a path inside a folder; give names relative to the two folders"
+            )
 
 
 # --- local folders ------------------------------------------------------------------------------

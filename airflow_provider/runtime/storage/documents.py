@@ -99,12 +99,11 @@ class Document:
         redacted: dict[str, Any] = secrets.redact_tree(values)
         if self.IS_EXACT and redacted != values:
             name = secrets.find(json.dumps(values))
-            msg = (
+            raise ConfigError(
                 f"{type(self).__name__}: a file, a position or an option has the value of the "
                 f"secret parameter {name!r}, and would be stored; leave the secret out of names, "
                 "paths, options and columns of partitions"
             )
-            raise ConfigError(msg)
         return {"version": self.VERSION, **redacted}
 
     def to_bytes(self) -> bytes:
@@ -119,23 +118,21 @@ class Document:
             CorruptDocumentError: it is not such a document, or not the one of this address.
         """
         if not isinstance(raw, dict) or type(raw.get("version")) is not int:
-            msg = f"{where}: not a {cls.__name__} document"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(f"{where}: not a {cls.__name__} document")
         if raw["version"] > cls.VERSION:
-            msg = (
+            raise UnsupportedVersionError(
                 f"{where}: format version {shown(raw['version'])} is newer than {cls.VERSION}, the "
                 "newest this version of airflow-provider-spark-streaming reads; upgrade it"
             )
-            raise UnsupportedVersionError(msg)
         try:
             document: D = decode(cls, raw)
         except Mismatch as error:
-            msg = f"{where}: not a {cls.__name__} document: {error}"
-            raise CorruptDocumentError(msg) from None
+            raise CorruptDocumentError(f"{where}: not a {cls.__name__} document: {error}") from None
         problem = document.problem() or document._misplaced(where)
         if problem is not None:
-            msg = f"{where}: not the {cls.__name__} document of its location: {problem}"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(
+                f"{where}: not the {cls.__name__} document of its location: {problem}"
+            )
         return document
 
     @classmethod
@@ -149,8 +146,7 @@ class Document:
         try:
             raw = read_json(data, at_most_bytes=cls.MOST_BYTES)
         except ValueError as error:
-            msg = f"{where}: not JSON: {error}"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(f"{where}: not JSON: {error}") from error
         return cls.from_dict(raw, where=where)
 
     def put(self, storage: Storage, path: str) -> None:

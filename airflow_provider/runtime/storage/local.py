@@ -73,8 +73,9 @@ class LocalStorage:
             size = os.fstat(file.fileno()).st_size
             target = self.folder.at(path).path
             if size > at_most_bytes:
-                msg = f"{target}: has {size} bytes, and at most {at_most_bytes} are read"
-                raise CorruptDocumentError(msg)
+                raise CorruptDocumentError(
+                    f"{target}: has {size} bytes, and at most {at_most_bytes} are read"
+                )
             try:
                 return file.read(size)
             except MemoryError as error:
@@ -109,11 +110,10 @@ class LocalStorage:
             return False
         if error.errno not in NO_LINKS:
             raise error
-        msg = (
+        raise UnsupportedStorageError(
             f"{self.url}: this filesystem has no hard links ({error.strerror}), so it "
             "cannot decide between two drivers; put the job directory on another one"
-        )
-        raise UnsupportedStorageError(msg) from error
+        ) from error
 
     def exists(self, path: str) -> bool:
         above, name = self.folder.split(path)
@@ -226,8 +226,7 @@ def no_links() -> Iterator[None]:
     try:
         yield
     except NotAFileError as error:
-        msg = f"{error.filename}: {error.strerror}"
-        raise CorruptDocumentError(msg) from error
+        raise CorruptDocumentError(f"{error.filename}: {error.strerror}") from error
 
 
 def _is_at(file: _Written) -> bool:

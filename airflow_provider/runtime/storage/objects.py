@@ -124,8 +124,7 @@ class ObjectStorage:
         """Remove the object and all under it."""
         key = self._key(path)
         if not key:
-            msg = f"{self.url}: this is a whole bucket, which is not removed"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.url}: this is a whole bucket, which is not removed")
         with self._explained(path, "remove"):
             found = {entry.key: entry for entry in self._bucket.entries(key, deep=False)}
             doomed = [found[key]] if key in found else []
@@ -166,8 +165,7 @@ class ObjectStorage:
     def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
         """Have the store copy an object of the same path from a location with :meth:`is_beside`."""
         if not isinstance(source, ObjectStorage):
-            msg = f"{source.url}/{path}: no object store has this, so none copies it"
-            raise TypeError(msg)
+            raise TypeError(f"{source.url}/{path}: no object store has this, so none copies it")
         with source._explained(path, "copy"):
             self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
 

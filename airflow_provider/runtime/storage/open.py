@@ -99,14 +99,12 @@ def _objects(url: str) -> ObjectStorage:
     account = authority.rpartition("@")[0]
     of_bucket = _STORES[scheme] is _S3 or _STORES[scheme] is _GCS
     if (account and of_bucket) or ":" in (account or authority):
-        msg = (
+        raise ConfigError(
             f"{shown_address(url)}: credentials do not belong in an address, "
             "which is logged and stored; give them to the environment, as docs/storage.md says"
         )
-        raise ConfigError(msg)
     if not authority:
-        msg = f"{url}: names no bucket or container; write {scheme}://bucket/path"
-        raise ConfigError(msg)
+        raise ConfigError(f"{url}: names no bucket or container; write {scheme}://bucket/path")
     try:
         from airflow_provider.runtime.storage import buckets
         from airflow_provider.runtime.storage.objects import ObjectStorage
@@ -118,14 +116,12 @@ def _objects(url: str) -> ObjectStorage:
         bucket, key = getattr(buckets, _STORES[scheme].open_bucket)(url, **options)
     except ImportError as error:
         extra = _STORES[scheme].extra
-        msg = (
+        raise ConfigError(
             f"{url}: the scheme {scheme!r} needs the extra {extra!r}: "
             f"pip install 'airflow-provider-spark-streaming[{extra}]'"
-        )
-        raise ConfigError(msg) from error
+        ) from error
     except Exception as error:  # each library has errors of its own for half a configuration
-        msg = f"{url}: the store's client cannot be made: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{url}: the store's client cannot be made: {error}") from error
     return ObjectStorage(bucket, key, f"{scheme}://{authority}")
 
 
@@ -150,8 +146,7 @@ def _open_by_kind(kind: StorageKind, url: str) -> RemoteStorage:
         if scheme in STORAGES:
             extra = STORAGES[scheme].split(".")[2]
             needs = f"the extra {extra!r}: pip install 'airflow-provider-spark-streaming[{extra}]'"
-        msg = f"{url}: the scheme {scheme!r} needs {needs}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{url}: the scheme {scheme!r} needs {needs}") from error
 
 
 # Put-if-absent is a capability of a filesystem and not of fsspec, whose base class looks first and
@@ -200,40 +195,39 @@ def open_storage(url: str) -> Storage:
     """
     scheme, shown = scheme_of(url), shown_address(url)
     if _ONE_SLASH.match(url) and scheme not in _FILES:
-        msg = (
+        raise ConfigError(
             f"{shown}: one slash after the scheme {scheme!r}; write {scheme}://…, or ./{shown} for "
             "a folder of that name"
         )
-        raise ConfigError(msg)
     kind = storage_kind(url)
     if kind is not None:
         return _open_by_kind(kind, url)
     opener = _OPENERS.get(scheme)
     if opener is None and scheme in _INSTEAD:
         why = _INSTEAD[scheme]
-        msg = f"{shown}: no job can lie at an address with the scheme {scheme!r}: {why}"
-        raise UnsupportedStorageError(msg)
+        raise UnsupportedStorageError(
+            f"{shown}: no job can lie at an address with the scheme {scheme!r}: {why}"
+        )
     if opener is None:
-        msg = (
+        raise UnsupportedStorageError(
             f"{shown}: the scheme {scheme!r} has no tested atomic put-if-absent here, which the "
             f"lease and the final checkpoint need; use one of: {', '.join(supported_schemes())}"
         )
-        raise UnsupportedStorageError(msg)
     return opener(url)
 
 
 def check_location(url: str) -> None:
     """Refuse a location that cannot decide between two drivers, as far as known before writing."""
     if CONTROLS.search(url):
-        msg = f"{url!r}: a job directory has an address on one line; use another path"
-        raise ConfigError(msg)
+        raise ConfigError(f"{url!r}: a job directory has an address on one line; use another path")
     local = local_path_of(url)
     if local is not None:
         for location in (Path(local), *Path(local).parents):
             if location.is_file():
                 what = "is" if location == Path(local) else f"{location} is"
-                msg = f"{url}: {what} a file, and a job directory is a folder; use another path"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{url}: {what} a file, and a job directory is a folder; use another path"
+                )
         check_folder(Path(local))
 
 
@@ -296,11 +290,10 @@ def spark_url(url: str) -> str:
     if store is None:
         return url
     if store.extra == "azure" and not re.match(r"[^/@]+@[^/@]+", rest):
-        msg = (
+        raise ConfigError(
             f"{url}: Spark has to know the storage account: write "
             "abfss://container@account.dfs.core.windows.net/path"
         )
-        raise ConfigError(msg)
     return f"{store.hadoop_scheme}://{rest}"
 
 

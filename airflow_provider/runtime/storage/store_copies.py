@@ -116,8 +116,7 @@ def copy_by_upload(
         with contextlib.suppress(Exception):  # no reader sees what is left of it
             filesystem.call_s3("abort_multipart_upload", **upload)
         if answer_of(error).code == "NoSuchUpload":
-            msg = f"the copy to {target.key} was ended by another process"
-            raise ConflictError(msg) from error
+            raise ConflictError(f"the copy to {target.key} was ended by another process") from error
         raise
 
 
@@ -199,8 +198,7 @@ async def copy_blob_to_free(origin_url: str, target: Any) -> None:
     if found.copy.status == "pending":
         await follow_copy(target, go_on=_go_on)
     elif found.copy.status not in _NOT_COPIED:
-        msg = "there is a blob already"
-        raise FileExistsError(msg)
+        raise FileExistsError("there is a blob already")
     else:
         same = {"match_condition": MatchConditions.IfNotModified, "etag": found.etag}
         await copy_blob(origin_url, target, go_on=_go_on, **same)

@@ -150,6 +150,7 @@ def is_without_bytes(error: Exception) -> bool:
 def checked_size(data: bytes, at_most_bytes: int, where: str) -> bytes:
     """Return *data*, of which one byte more than allowed was asked for, if it lacks that byte."""
     if len(data) > at_most_bytes:
-        msg = f"{where}: has more than {at_most_bytes} bytes, and at most that many are read"
-        raise CorruptDocumentError(msg)
+        raise CorruptDocumentError(
+            f"{where}: has more than {at_most_bytes} bytes, and at most that many are read"
+        )
     return data

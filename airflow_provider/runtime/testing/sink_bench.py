@@ -77,8 +77,7 @@ class LosingFence:
     def check(self) -> None:
         self.checks += 1
         if self.checks >= self._lost_at:
-            msg = f"lost at check {self.checks}"
-            raise LeaseLostError(msg)
+            raise LeaseLostError(f"lost at check {self.checks}")
 
 
 class Child:

@@ -43,8 +43,9 @@ class Share:
             data = file.read(at_most_bytes + 1)
         if len(data) > at_most_bytes:
             size = (self._folder / path).stat().st_size
-            msg = f"{self.url}/{path}: has {size} bytes, and at most {at_most_bytes} are read"
-            raise CorruptDocumentError(msg)
+            raise CorruptDocumentError(
+                f"{self.url}/{path}: has {size} bytes, and at most {at_most_bytes} are read"
+            )
         return data
 
     def put(self, path, data):

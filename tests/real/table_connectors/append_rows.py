@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,7 @@ FILES = 4
 
 def main(kind: str, path: str, first: int, commits: int) -> None:
     """Append numbers, *ROWS* in a commit."""
-    spark = SparkSession.builder.getOrCreate()
+    spark: Any = SparkSession.builder.getOrCreate()
     if kind == "iceberg" and not Path(path).exists():
         tables = spark._jvm.org.apache.iceberg.hadoop.HadoopTables(
             spark._jsparkSession.sessionState().newHadoopConf()

@@ -136,8 +136,7 @@ class Lifecycle:
             return self._on_interruption(event)
         handler = _HANDLERS.get((self.phase, type(event)))
         if handler is None:
-            msg = f"{event} came in phase {self.phase.value} of {self}"
-            raise IllegalTransitionError(msg)
+            raise IllegalTransitionError(f"{event} came in phase {self.phase.value} of {self}")
         return handler(self, event)
 
     def _on_interruption(self, event: events.Failed | events.CancelRequested) -> Step:
@@ -356,8 +355,9 @@ class Lifecycle:
 
     def _to(self, phase: JobPhase) -> Lifecycle:
         if phase not in _MOVES[self.phase]:
-            msg = f"no move from {self.phase.value} to {phase.value} in {self}"
-            raise IllegalTransitionError(msg)
+            raise IllegalTransitionError(
+                f"no move from {self.phase.value} to {phase.value} in {self}"
+            )
         return dataclasses.replace(self, phase=phase)
 
 

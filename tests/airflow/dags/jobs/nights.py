@@ -48,8 +48,7 @@ def salted(ctx: JobContext) -> None:
     @F.udf("string")
     def keyed(value: str) -> str:
         if uses == "task":
-            msg = f"{value}: cannot log in with {salt!r} at postgresql://me:{salt}@db/x"
-            raise ValueError(msg)
+            raise ValueError(f"{value}: cannot log in with {salt!r} at postgresql://me:{salt}@db/x")
         return str(len(value + salt))
 
     rows = ctx.read(
