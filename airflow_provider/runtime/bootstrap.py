@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.driver.attempt import OnProgress
-    from airflow_provider.runtime.jobdir.datasets import ReadLocation
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.sources.declared import SourceDefinition
+    from airflow_provider.runtime.sources.locations import ReadLocation
 
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from drivers import await_that
 from streams import CONF
 
+from airflow_provider.extensions.kafka.offsets import to_json
 from airflow_provider.extensions.kafka.planner import latest_offsets
 from airflow_provider.runtime.errors import EXIT_OK
-from airflow_provider.runtime.jobdir.datasets import to_json
 from tests.extensions.kafka.kafka_support import kafka_broker
 from tests.jvm import jvm_options
 

@@ -22,9 +22,9 @@ from airflow_provider.runtime.checkpoint.source_end import SourceLog, position_o
 from airflow_provider.runtime.jobdir.end_of_input import source_ends
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds, PastEndError
-from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
+from tests.declaring import declared
 
 Step = Callable[[], None]
 MOST_STEPS = 24  # few runs have more
@@ -159,7 +159,7 @@ class Spark:
 
 def query() -> Any:
     """Return a query over one bounded folder."""
-    source = SourceDefinition("in", "csv", "/in", None, {}, bounded=True, watermark=None)
+    source = declared("in", format="csv", path="/in")
     frame = SimpleNamespace(sparkSession=SimpleNamespace(_jvm=None))
     return SimpleNamespace(name="out", df=frame, sources=(source,), bounded=True, native=None)
 

@@ -27,8 +27,8 @@ from streams import Location
 
 from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
-from airflow_provider.runtime.queries.path_patterns import escaped
 from airflow_provider.runtime.queries.scanned_input import ScanGuard
+from airflow_provider.runtime.sources.path_patterns import escaped
 from tests.spark.conftest import spark_session
 
 pytestmark = pytest.mark.spark

@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.query_records import kept_fingerprint
 from airflow_provider.runtime.queries.planned_operators import plan_operators
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.sources.shorthand import source_of_format
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -225,7 +226,9 @@ def test_a_field_more_of_a_message_is_no_change(spark, tmp_path):
     def fingerprint(schema: str) -> Any:
         read = spark.readStream.format("text").load(str(tmp_path))
         messages = read.selectExpr("value", "'t' topic", "0 partition", "1L offset")
-        records = records_of("m", "kafka", schema, {}, value="json", on="count", limit=None)
+        records = records_of(
+            "m", source_of_format("kafka", None, schema), value="json", on="count", limit=None
+        )
         tap = records.tap(messages)
         rows = records.passed(tap.passed(tap.all())).select("value.*").dropDuplicates(["k"])
         planned = plan_operators(rows, "append", ["m"])
@@ -242,7 +245,9 @@ def test_a_field_more_of_a_line_is_no_change(spark, tmp_path, kind):
     """Lines are parsed with their whole schema below the state, too; of JSON one has several rows."""
 
     def fingerprint(schema: str) -> Any:
-        records = records_of("s", kind, schema, {}, value=None, on="count", limit=None)
+        records = records_of(
+            "s", source_of_format(kind, None, schema), value=None, on="count", limit=None
+        )
         reader = spark.readStream.format(records.line_format).options(**records.read_options())
         tap = records.tap(records.load(reader, str(tmp_path)))
         rows = records.passed(tap.passed(tap.all())).dropDuplicates(["k"])

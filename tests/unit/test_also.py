@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from typing import Any
 
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.query import QueryDefinition, check_sources
 from airflow_provider.runtime.queries.read_options import with_also
-from airflow_provider.runtime.queries.source import SourceDefinition
+from tests.declaring import declared
 
-EVENTS = SourceDefinition(
-    name="events",
-    format="json",
-    path="/data/in/*.json",
-    schema="n int",
-    options={"maxFilesPerTrigger": "1"},
-    bounded=True,
-    watermark=("at", "1 hour"),
-    ends=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
-)
+OF_EVENTS: dict[str, Any] = {
+    "format": "json",
+    "path": "/data/in/*.json",
+    "schema": "n int",
+    "options": {"maxFilesPerTrigger": "1"},
+    "watermark": ("at", "1 hour"),
+    "ends": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+}
+EVENTS = declared("events", **OF_EVENTS)
 
 
 def test_corrected_records_are_a_source_of_their_own():
@@ -29,11 +29,13 @@ def test_corrected_records_are_a_source_of_their_own():
     also = with_also(EVENTS, "/data/corrected", ()).also
 
     assert also is not None
-    assert ("events.also", "/data/corrected", True) == (also.name, also.path, also.may_be_missing)
+    assert also.files is not None
+    assert ("events.also", "/data/corrected") == (also.name, also.path)
+    assert also.files.may_be_missing
     assert (None, None) == (also.watermark, also.ends)
-    assert (EVENTS.options, EVENTS.schema, EVENTS.bounded) == (
+    assert (EVENTS.options, "n int", EVENTS.bounded) == (
         also.options,
-        also.schema,
+        also.files.schema,
         also.bounded,
     )
 
@@ -42,9 +44,9 @@ def test_what_chooses_files_of_the_source_chooses_none_of_the_folder():
     """A file of corrected records has a name and a time of its own, and is read all the same."""
     of_both = {"header": "true", "recursiveFileLookup": "true"}
     of_the_source = {"pathGlobFilter": "*.csv", "modifiedbefore": "2026-01-01", "basePath": "/data"}
-    declared = dataclasses.replace(EVENTS, options={**of_both, **of_the_source})
+    events = declared("events", **{**OF_EVENTS, "options": {**of_both, **of_the_source}})
 
-    also = with_also(declared, "/data/corrected", ()).also
+    also = with_also(events, "/data/corrected", ()).also
 
     assert also is not None
     assert of_both == also.options
@@ -64,10 +66,10 @@ def test_what_chooses_files_of_the_source_chooses_none_of_the_folder():
 )
 def test_a_folder_that_cannot_be_read_beside_the_source_is_refused(how, also, why):
     """The message names the source, the folder and the fix."""
-    declared = dataclasses.replace(EVENTS, **how)
+    events = declared("events", **{**OF_EVENTS, **how})
 
     with pytest.raises(ConfigError, match=r"^source 'events': also=") as error:
-        with_also(declared, also, {"/data/out"})
+        with_also(events, also, {"/data/out"})
 
     assert why in str(error.value)
 

@@ -28,10 +28,10 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import BootstrapPurpose, begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.context import JobContext
-from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
+from tests.declaring import declared
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 
 
@@ -129,7 +129,7 @@ def test_output_that_was_kept_is_not_forgotten(scratch, tmp_path):
 
 def source(name="events", path="/past", **changed):
     given = {"schema": None, "options": {}, "bounded": False, "watermark": None, **changed}
-    return SourceDefinition(name=name, format="csv", path=path, **given)
+    return declared(name, format="csv", path=path, **given)
 
 
 def query(*sources, marked=(), operators=()):

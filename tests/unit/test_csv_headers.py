@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.queries.csv_options import with_header_check
+from airflow_provider.runtime.sources.csv_options import with_header_check
 
 FAILED = (
     "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a%20b.csv. "

@@ -8,13 +8,15 @@ import pytest
 
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.extensions.postgres.sink import postgres
+from airflow_provider.runtime.api.sources import ObservedSource
 from airflow_provider.runtime.jobdir.datasets import datasets_of, folder_dataset, table_dataset
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import DiscardSink, spark_sink
+from airflow_provider.runtime.sources.shorthand import source_of_format
 from airflow_provider.runtime.testing.job_directories import an_attempt
+from tests.declaring import declared
 
 AZURE = "abfss://lake@account.dfs.core.windows.net"
 
@@ -68,7 +70,11 @@ def test_sparks_readers_and_writers_are_named_by_their_options(
     data_format, path, options, datasets
 ):
     """What has no address has no name."""
-    assert datasets == list(datasets_of(data_format, path, options))
+    source = source_of_format(data_format, path, None, options)
+    assert isinstance(source, ObservedSource)
+    assert datasets == list(source.datasets())
+    if data_format in {"kafka", "rate", "console"}:
+        assert datasets == list(datasets_of(data_format, options))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ class OfUsers:
 
 def test_a_query_says_what_it_reads_and_writes(caplog):
     """By source and sink, without a password; a sink that cannot say it fails nothing."""
-    source = SourceDefinition(
+    source = declared(
         name="in", format="csv", path="/in", schema=None, options={}, bounded=True, watermark=None
     )
     pytest.importorskip("psycopg")

@@ -17,9 +17,9 @@ from airflow_provider.runtime.driver.execution_mode import (
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
+from tests.declaring import declared
 from tests.unit.support import FakeSink
 
 TO_THE_END = ExecutionPlan("end", AtEnd.DRAIN)
@@ -27,14 +27,12 @@ PLAIN = ("Aggregate", "Deduplicate", "Filter", "Join", "LogicalRelation", "MapIn
 
 
 def source(name="events", *, format="csv", path="/in", options=None, bounded=True):
-    return SourceDefinition(
-        name=name,
+    return declared(
+        name,
         format=format,
         path=path,
-        schema=None,
         options=options or {},
         bounded=bounded,
-        watermark=None,
     )
 
 

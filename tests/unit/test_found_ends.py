@@ -12,8 +12,9 @@ from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.fixed_ends import Planned, find_ends
-from airflow_provider.runtime.queries.source import SourceDefinition
+from airflow_provider.runtime.sources.declared import SourceDefinition
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.declaring import declared
 
 PLANNED, LATEST = '{"t":{"0":10,"1":5}}', '{"t":{"0":100,"1":80}}'
 
@@ -74,14 +75,12 @@ def planned(stream: Stream, line: str) -> Planned:
 
 
 def source(source_format: str = "kafka", **changes: Any) -> SourceDefinition:
-    made = SourceDefinition(
-        name="topic",
+    made = declared(
+        "topic",
         format=source_format,
         path=None,
-        schema=None,
         options={},
         bounded=True,
-        watermark=None,
     )
     return dataclasses.replace(made, **changes)
 

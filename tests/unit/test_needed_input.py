@@ -21,7 +21,6 @@ from airflow_provider.runtime.queries.cleaned_sources import (
     check_never_read_again,
     check_read_once,
 )
-from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.needed_input import (
     InputCheck,
@@ -33,8 +32,10 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sources.declared import SourceDefinition
 from airflow_provider.runtime.storage.input_folders import names_in_folder
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, a_run
+from tests.declaring import declared
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
 
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ def source(name: str = "src", path: str = "/in", /, **changes: Any) -> SourceDef
         "bounded": True,
         "watermark": None,
     }
-    return SourceDefinition(name=name, path=path, **{**asked, **changes})
+    return declared(name, path=path, **{**asked, **changes})
 
 
 def query(name: str, *sources: SourceDefinition) -> Any:

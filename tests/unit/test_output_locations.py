@@ -9,9 +9,10 @@ import pytest
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
-from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
+from airflow_provider.runtime.sources.declared import SourceDefinition
+from tests.declaring import declared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,14 +21,12 @@ ACCOUNT = "container@account.dfs.core.windows.net"
 
 
 def source(path: str, *, file_format: str = "json") -> SourceDefinition:
-    return SourceDefinition(
-        name="clicks",
+    return declared(
+        "clicks",
         format=file_format,
         path=path,
-        schema=None,
         options={},
         bounded=True,
-        watermark=None,
     )
 
 

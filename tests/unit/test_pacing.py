@@ -19,7 +19,8 @@ from airflow_provider.runtime.queries.batch_sizing import (
     next_pace,
 )
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.source import SourceDefinition
+from airflow_provider.runtime.sources.declared import SourceDefinition
+from tests.declaring import declared
 
 TARGET_S = 10.0
 ROWS = Limit(1000, "rows")
@@ -40,7 +41,7 @@ def a_source(name: str, **values) -> SourceDefinition:
         "options": {},
         "bounded": True,
     }
-    return SourceDefinition(name=name, watermark=None, **{**known, **values})
+    return declared(name, watermark=None, **{**known, **values})
 
 
 def pace_of(limit: Limit, load: Load, seconds: float):

@@ -9,11 +9,11 @@ import pytest
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.file_listing import check_lists_once, describe_order
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.read_options import check_read_order
-from airflow_provider.runtime.queries.source import SourceDefinition
+from airflow_provider.runtime.sources.declared import check_order
+from tests.declaring import declared
 
-FILES = SourceDefinition(
-    name="flights",
+FILES = declared(
+    "flights",
     format="csv",
     path="/in",
     schema="n int",
@@ -28,7 +28,7 @@ FILES = SourceDefinition(
     ("order", "how", "why"),
     [
         ("size", {}, "use one of 'modified', 'name'"),
-        ("name", {"source_format": "kafka"}, "only files have names; leave it out"),
+        ("name", {"format": "kafka"}, "only files have names; leave it out"),
         ("name", {"bounded": False}, "add bounded=True"),
         ("name", {"options": {"latestFirst": "true"}}, "leave option latestFirst out"),
         ("name", {"options": {"maxFileAge": "1d"}}, "leave option maxFileAge out"),
@@ -36,13 +36,12 @@ FILES = SourceDefinition(
 )
 def test_an_order_that_cannot_be_had_is_refused(order, how, why):
     """The message names the source, its format and the fix."""
-    bounded = how.pop("bounded", True)
-    asked = {"name": "flights", "source_format": "csv", "order": order, "options": {}, **how}
+    asked = declared("flights", read_order=order, **how)
 
     with pytest.raises(
         ConfigError, match=r"^source 'flights' \((csv|kafka)\): read_order="
     ) as error:
-        check_read_order(*asked.values(), bounded=bounded)
+        check_order(asked, order)
 
     assert why in str(error.value)
 
@@ -51,8 +50,10 @@ def test_an_order_that_cannot_be_had_is_refused(order, how, why):
 def test_an_order_that_can_be_had_is_taken(order):
     """Limits of batches do not speak against it."""
     options = {"maxFilesPerTrigger": "1"}
-    assert order == check_read_order("flights", "CSV", order, options, bounded=True)
-    assert "modified" == check_read_order("topic", "kafka", "modified", {}, bounded=False)
+    files = declared("flights", format="CSV", read_order=order, options=options)
+    check_order(files, order)
+    assert files.is_by_name == (order == "name")
+    check_order(declared("topic", format="kafka", bounded=False), "modified")
 
 
 def a_query(*sources):
@@ -63,7 +64,7 @@ def test_a_query_that_lists_its_files_again_and_again_has_no_order_by_name():
     """
     With until='stopped' only a query that ends by itself, or whose other sources go on, lists once.
     """
-    stream = dataclasses.replace(FILES, name="live", bounded=False, read_order="modified")
+    stream = declared("live", path="/in", schema="n int", bounded=False)
 
     with pytest.raises(ConfigError, match="source 'flights': read_order='name' needs a run"):
         check_lists_once([a_query(FILES)], alone=())
@@ -74,9 +75,9 @@ def test_a_query_that_lists_its_files_again_and_again_has_no_order_by_name():
 
 def test_the_order_of_bounded_files_is_in_the_log():
     """Each source is there once; what has no files, or no end, has no order."""
-    plain = dataclasses.replace(FILES, name="old", read_order="modified")
+    plain = declared("old", path="/in", schema="n int")
     live = dataclasses.replace(plain, name="live", bounded=False)
-    topic = dataclasses.replace(plain, name="topic", format="kafka")
+    topic = declared("topic", format="kafka")
 
     said = describe_order([FILES, plain, FILES, live, topic])
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.jobdir.datasets import ReadLocation
+from airflow_provider.runtime.sources.locations import ReadLocation
+from airflow_provider.runtime.sources.shorthand import source_of_format
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):
-    return ReadLocation.of(name, file_format, path, options)
+    return ReadLocation.of(name, source_of_format(file_format, path, None, options))
 
 
 def kafka(file_format="kafka", **options):

@@ -17,9 +17,10 @@ from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.explanation import Explanation, Failure, FailureClass
 from airflow_provider.runtime.errors.redaction import RedactedStream, Secrets
-from airflow_provider.runtime.jobdir.datasets import ReadLocation
 from airflow_provider.runtime.jobdir.end_of_input import SourceEnds
 from airflow_provider.runtime.jobdir.run_spec import read_secrets
+from airflow_provider.runtime.sources.locations import ReadLocation
+from airflow_provider.runtime.sources.spark import SparkSource
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -246,5 +247,5 @@ def test_the_digest_of_options_does_not_change_with_a_secret(
     for value in ("hunter22-first", "hunter22-second"):
         redaction.remember({"password": value})
         options = {"url": "jdbc:x", "password": value}
-        digests.append(ReadLocation.of("rows", "jdbc", None, options).options)
+        digests.append(ReadLocation.of("rows", SparkSource("jdbc", None, None, options)).options)
     assert digests[0] == digests[1]

@@ -28,10 +28,11 @@ from airflow_provider.runtime.jobdir.row_counts import (
 )
 from airflow_provider.runtime.queries.accounting import check_row_counts, row_counts_of
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
 from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs, spark_sink
+from airflow_provider.runtime.sources.declared import ForeignSource, SourceDefinition
+from tests.declaring import declared
 
 # Twelve records: two cannot be read, three of the others break a rule, one that stays another one.
 GOOD = RowCounts(
@@ -108,7 +109,7 @@ def test_rejected_records_that_are_counted_are_not_kept():
 
 def a_source(name="orders", **changed: Any) -> SourceDefinition:
     given = {"format": "json", "path": "/in", "schema": "a int", "options": {}, "bounded": True}
-    return SourceDefinition(name=name, watermark=None, **{**given, **changed})
+    return declared(name, watermark=None, **{**given, **changed})
 
 
 def a_tap(*rules: Rule, source=None) -> BitTap:
@@ -199,7 +200,9 @@ def test_a_source_that_is_read_in_two_locations_is_said_and_not_checked():
     ("query", "counts", "said"),
     [
         (
-            a_query(sources=(a_source(), a_source("source-1", format=UNKNOWN_FORMAT))),
+            a_query(
+                sources=(a_source(), SourceDefinition("source-1", ForeignSource(), bounded=False))
+            ),
             dataclasses.replace(COUNTS, read=None),
             "source-1: the job opened this stream itself, so its rows are not counted",
         ),

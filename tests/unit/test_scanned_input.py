@@ -7,8 +7,8 @@ import pytest
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs, entries_at
 from airflow_provider.runtime.queries.file_listing import seen_files
 from airflow_provider.runtime.queries.output_locations import reads_folder
-from airflow_provider.runtime.queries.path_patterns import escaped, is_pattern, named_by
 from airflow_provider.runtime.queries.scanned_input import compare
+from airflow_provider.runtime.sources.path_patterns import escaped, is_pattern, named_by
 from airflow_provider.runtime.storage.local import LocalStorage
 
 

@@ -30,9 +30,10 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.end_of_input import SourceEnds, put_source_ends, source_ends
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.queries.read_options import check_end, tells_its_end
+from airflow_provider.runtime.sources.declared import check_end
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
+from tests.declaring import declared
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
@@ -451,7 +452,7 @@ def test_many_files_are_a_document():
 )
 def test_ends_that_can_be(source_format, ends):
     """Files and Kafka end at a time, what has partitions at offsets, and everything where it is."""
-    assert ends == check_end("in", source_format, ends, bounded=True, is_internal=False)
+    check_end(declared("in", format=source_format, ends=ends))
 
 
 @pytest.mark.parametrize(
@@ -459,7 +460,7 @@ def test_ends_that_can_be(source_format, ends):
     [
         ("csv", "latest", {"bounded": False}, "add bounded=True"),
         ("csv", "latest", {"is_internal": True}, "ends with the query of the job that writes it"),
-        ("csv", "newest", {}, "'newest' is not 'latest', a datetime"),
+        ("csv", "newest", {}, "'newest' is not 'latest' or a datetime"),
         ("csv", NOON.replace(tzinfo=None), {}, "needs a time zone"),
         ("csv", {"t": {"0": 1}}, {}, "no topics and partitions"),
         ("rate", NOON, {}, "only files and Kafka end at a time; give offsets"),
@@ -477,16 +478,6 @@ def test_ends_that_can_be(source_format, ends):
 def test_ends_that_cannot_be_are_refused(source_format, ends, how, why):
     """One line names the source, what is wrong, and the fix."""
     with pytest.raises(ConfigError, match=why) as caught:
-        check_end("in", source_format, ends, **{"bounded": True, "is_internal": False, **how})
+        check_end(declared("in", format=source_format, ends=ends, **how))
 
     assert str(caught.value).startswith(f"source 'in' ({source_format}): ")
-
-
-def test_who_tells_its_end():
-    """Only Spark's own sources are taken at their word, unless the job says so."""
-    assert [True, True, False, True] == [
-        tells_its_end("kafka", None),
-        tells_its_end("rate", None),
-        tells_its_end("paging", None),
-        tells_its_end("paging", "latest"),
-    ]

@@ -280,7 +280,6 @@ def test_a_mistyped_option_is_refused_with_the_name_that_was_meant(file_format, 
         ("csv", "acme.special"),
         ("kafka", "kafka.ssl.truststore.type"),
         ("delta", "ignoreMissingFile"),
-        ("spark-stream-kafka", "startingOffset"),  # its own check has a better answer
     ],
 )
 def test_an_option_unlike_any_known_one_and_those_of_others_are_passed_on(file_format, name):

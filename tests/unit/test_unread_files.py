@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JError
 
-from airflow_provider.runtime.queries.batch import UnreadFiles
+from airflow_provider.runtime.sources.file_stream import UnreadFiles
 
 
 class Sequence(list[str]):

@@ -8,11 +8,10 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from airflow_provider.extensions.kafka.offsets import listed
+from airflow_provider.extensions.kafka.offsets import Partition, listed
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
-from airflow_provider.runtime.jobdir.datasets import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider.extensions.kafka.columns import Columns
-    from airflow_provider.extensions.kafka.offsets import Range
+    from airflow_provider.extensions.kafka.offsets import Offsets, Range
     from airflow_provider.extensions.kafka.options import KafkaOptions
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.errors import SparkStreamError
-    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_provider.runtime.jobdir.datasets import Partition
+    from airflow_provider.extensions.kafka.offsets import Partition
 
     Maker = Callable[[Sequence[Any], Partition, Any], Any]
 

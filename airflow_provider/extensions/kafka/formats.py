@@ -1,25 +1,36 @@
-"""Both formats of Kafka as the runtime knows a source: the one in Python, and Spark's connector."""
+"""Kafka's topics as sources: by the client in Python, and by Spark's own connector."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import pickle
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.kafka.offsets import Range
+from airflow_provider.extensions.kafka.connector import (
+    ARTIFACT,
+    CONNECTOR,
+    lacks_connector,
+    missing_source,
+)
+from airflow_provider.extensions.kafka.offsets import FORMAT, Range, to_json
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_start
-from airflow_provider.runtime.api.sources import Loss
+from airflow_provider.extensions.kafka.topics import datasets_of
+from airflow_provider.runtime.api.sources import Location, Loss
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.jobdir.datasets import CONNECTOR, FORMAT, to_json
-from airflow_provider.runtime.queries.source import ARTIFACT, is_registered
+from airflow_provider.runtime.sources.spark import SparkSource, is_registered, shown_end
 from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Self
+
+    from airflow_provider.runtime.api.sinks import Dataset
+    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd
 
 # What decides which topics are read; Spark reads names of options in any case of letters.
 _ASKED: Final = {
@@ -27,43 +38,96 @@ _ASKED: Final = {
     for option in ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign")
 }
 _OURS: Final = Range.__module__.encode()
+_LIMITS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger"})
+FIRST_ROWS_PER_S: Final = 2_000
+"""Of the first batch: a job of 1 ms a row takes a few times the target."""
 
 
-class _Kafka:
-    format: str
+@dataclasses.dataclass(frozen=True)
+class _KafkaSource(SparkSource):
+    """Topics, with the options and columns of Spark's connector.
 
-    def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
-        """Return the options; a source that ends begins with the earliest offsets by default."""
-        start = {"startingOffsets": "earliest"} if bounded and not has_start(options) else {}
-        return {**start, **options}
+    Attributes:
+        records: how values that are no records are told from others; None leaves them as they are.
+        is_bounded: whether it ends; it then begins with the earliest offsets by default.
+    """
 
-    def end_at(
-        self, name: str, options: Mapping[str, str], moment: dt.datetime
-    ) -> dict[str, dict[str, int]]:
+    records: Any = None
+    is_bounded: bool = False
+
+    reports_its_end = True
+
+    def location(self) -> Location:
+        path, options, _ = super().location()
+        return Location(path, options, CONNECTOR)  # both read the same topics
+
+    def datasets(self) -> Sequence[Dataset]:
+        return datasets_of({key.lower(): str(value) for key, value in self.options.items()})
+
+    def columns(self) -> StructType:
+        from airflow_provider.extensions.kafka.columns import schema_of
+
+        given = {key.lower(): str(value).lower() for key, value in self.options.items()}
+        return schema_of(has_headers=given.get("includeheaders") == "true")
+
+    def sized(self, target_s: float) -> Self:
+        given = {k.lower() for k, v in self.options.items() if str(v).lower() != "false"}
+        if given & _LIMITS:
+            return self
+        limit = {"maxOffsetsPerTrigger": str(max(round(target_s * FIRST_ROWS_PER_S), 1))}
+        return dataclasses.replace(self, options={**self.options, **limit})
+
+    def bounded(self) -> Self:
+        return dataclasses.replace(self, is_bounded=True)
+
+    def with_records(self, records: Any) -> Self:
+        return dataclasses.replace(self, records=records)
+
+    def why_not_end(self, wanted: Any) -> str | None:
+        if hasattr(wanted, "tzinfo"):
+            is_known = wanted.tzinfo is not None
+            return None if is_known else f"ends={shown_end(wanted)} needs a time zone"
+        return super().why_not_end(wanted)
+
+    def end_at(self, name: str, moment: dt.datetime) -> dict[str, dict[str, int]]:
         from airflow_provider.extensions.kafka.planner import offsets_at
 
         try:
-            return to_json(offsets_at(options, moment))
+            return to_json(offsets_at(self.options, moment))
         except SparkStreamError as error:
             raise type(error)(
-                f"source {name!r} ({self.format}): ends={moment.isoformat()}: {error}"
+                f"source {name!r} ({self.kind}): ends={moment.isoformat()}: {error}"
             ) from error
 
-    def schema(self, options: Mapping[str, str]) -> StructType:
-        from airflow_provider.extensions.kafka.columns import schema_of
+    def completed(self) -> Self:
+        """Return the source with its defaults, and without a schema that is of its records."""
+        start = self.is_bounded and not has_start(self.options)
+        options = {**({"startingOffsets": "earliest"} if start else {}), **self.options}
+        schema = self.schema if self.records is None else None
+        return dataclasses.replace(self, options=options, schema=schema)
 
-        given = {key.lower(): str(value).lower() for key, value in options.items()}
-        return schema_of(has_headers=given.get("includeheaders") == "true")
 
-
-class PythonKafka(_Kafka):
+@dataclasses.dataclass(frozen=True)
+class PythonKafka(_KafkaSource):
     """The source in Python, which needs no jar."""
 
-    format = FORMAT
+    has_spark_options = False
 
-    def prepare(
-        self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool
-    ) -> None:
+    def load(self, spark: SparkSession, name: str, *, streaming: bool) -> DataFrame:
+        source = self.completed()
+        source._prepare(spark, name, streaming=streaming)
+        df = super(_KafkaSource, source).load(spark, name, streaming=streaming)
+        source._check_columns(name, df)
+        return df
+
+    def end(self, planned: PlannedSource, wanted: Any) -> RecordedEnd | None:
+        if not planned.keeps_its_end:
+            raise ValueError(
+                "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
+            )
+        return super().end(planned, wanted)
+
+    def _prepare(self, spark: SparkSession, name: str, *, streaming: bool) -> None:
         from airflow_provider.extensions.kafka.planner import check_options
 
         if importlib.util.find_spec("pyspark.sql.datasource") is None:
@@ -72,7 +136,7 @@ class PythonKafka(_Kafka):
                 f"with format={CONNECTOR!r}, which needs a jar: {own_package(spark, ARTIFACT)}"
             )
         try:
-            check_options(options, is_batch=not streaming)
+            check_options(self.options, is_batch=not streaming)
         except SparkStreamError as error:
             raise type(error)(f"source {name!r} ({FORMAT}): {error}") from error
         if not is_registered(spark, FORMAT):
@@ -80,18 +144,18 @@ class PythonKafka(_Kafka):
 
             spark.dataSource.register(KafkaDataSource)
 
-    def check(self, name: str, options: Mapping[str, str], df: DataFrame) -> None:
+    def _check_columns(self, name: str, df: DataFrame) -> None:
         from airflow_provider.extensions.kafka.columns import Columns
         from airflow_provider.extensions.kafka.options import parse_options
 
         try:
-            Columns.of(df.schema, has_headers=parse_options(options).has_headers)
+            Columns.of(df.schema, has_headers=parse_options(self.options).has_headers)
         except ConfigError as error:
             raise ConfigError(f"source {name!r} ({FORMAT}): {error}") from error
 
-    def may_lose(self, options: Mapping[str, str]) -> bool:
+    def may_lose(self) -> bool:
         """Whether ``failOnDataLoss`` is false; otherwise such a batch is not planned."""
-        return goes_on_after_loss(options)
+        return goes_on_after_loss(self.options)
 
     def loss_of(self, task: bytes) -> Loss | None:
         """Return the messages that a range leaves out because they have expired."""
@@ -105,34 +169,39 @@ class PythonKafka(_Kafka):
         return Loss(part.lost, f"{part.partition}, offsets {first} to {part.start - 1}")
 
 
-class SparksKafka(_Kafka):
+@dataclasses.dataclass(frozen=True)
+class SparksKafka(_KafkaSource):
     """Spark's own connector; brokers are asked where the client is installed."""
 
-    format = CONNECTOR
+    def load(self, spark: SparkSession, name: str, *, streaming: bool) -> DataFrame:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import AnalysisException
 
-    def prepare(
-        self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool
-    ) -> None:
-        """Do nothing: Spark has the connector, or says that it has not."""
+        source = self.completed()
+        try:
+            df = super(_KafkaSource, source).load(spark, name, streaming=streaming)
+        except (AnalysisException, Py4JJavaError) as error:
+            if lacks_connector(error):
+                raise missing_source(spark, name) from error
+            raise
+        source.check_topics(name)
+        return df
 
-    def check(self, name: str, options: Mapping[str, str], df: DataFrame) -> None:
+    def check_topics(self, name: str) -> None:
         """Ask the brokers for the topics.
 
         Only without login and encryption: Spark's connector takes those in the words of Java's
         client.
         """
-        from airflow_provider.extensions.kafka.planner import check_topics
+        from airflow_provider.extensions.kafka import planner
 
-        del df
-        given = {key.lower(): str(value) for key, value in options.items()}
+        given = {key.lower(): str(value) for key, value in self.options.items()}
         is_plain = given.get("kafka.security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
         if not is_plain or not all(map(importlib.util.find_spec, ("confluent_kafka", "pyarrow"))):
             return
         try:
-            check_topics({_ASKED[key]: value for key, value in given.items() if key in _ASKED})
+            planner.check_topics(
+                {_ASKED[key]: value for key, value in given.items() if key in _ASKED}
+            )
         except SparkStreamError as error:
             raise type(error)(f"source {name!r} ({CONNECTOR}): {error}") from error
-
-
-PYTHON_KAFKA: Final = PythonKafka()
-SPARKS_KAFKA: Final = SparksKafka()

@@ -12,9 +12,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from airflow_provider.extensions.kafka.offsets import limited
+from airflow_provider.extensions.kafka.offsets import from_json, limited, to_json
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
-from airflow_provider.runtime.jobdir.datasets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from airflow_provider.extensions.kafka.columns import Columns
+    from airflow_provider.extensions.kafka.offsets import Offsets
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 
 class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):

@@ -4,12 +4,53 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.jobdir.datasets import Offsets, Partition
+FORMAT: Final = "spark-stream-kafka"
+"""The source in Python, of the extension ``kafka``."""
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"partition {self.number} of topic {self.topic!r}"
+
+
+Offsets = dict[Partition, int]
+
+
+def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as ``{"clicks": {"0": 12, "1": 7}}``, always in the same order."""
+    found: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
+    return found
+
+
+def from_json(value: Any) -> Offsets:
+    """Read what :func:`to_json`, Spark's connector or a user has written."""
+    if not isinstance(value, dict):
+        raise ValueError('expected {"topic": {"partition": offset}}')  # noqa: TRY004 - the value is wrong, whatever its type
+    found: Offsets = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f'topic {topic!r}: expected {{"partition": offset}}')  # noqa: TRY004 - the same
+        for number, offset in partitions.items():
+            is_number = str(number).isdecimal()
+            if not is_number or isinstance(offset, bool) or not isinstance(offset, int):
+                raise ValueError(
+                    f"topic {topic!r}: expected whole numbers, found {number!r}: {offset!r}"
+                )
+            found[Partition(topic, int(number))] = offset
+    return found
+
 
 EARLIEST: Final = -2
 """In the JSON of an option: the first offset that the broker has."""

@@ -9,16 +9,15 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
+from airflow_provider.extensions.kafka.offsets import EARLIEST, FORMAT, LATEST, Partition, from_json
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.jobdir.datasets import FORMAT, Partition, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.jobdir.datasets import Offsets
+    from airflow_provider.extensions.kafka.offsets import Offsets
 
 
 _SERVERS: Final = "kafka.bootstrap.servers"

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.extensions.kafka.client import Found
-    from airflow_provider.extensions.kafka.offsets import Range
+    from airflow_provider.extensions.kafka.offsets import Offsets, Partition, Range
     from airflow_provider.extensions.kafka.options import Bound, KafkaOptions
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.jobdir.datasets import Offsets, Partition
 
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from pyspark.sql.datasource import (
 
 from airflow_provider.extensions.kafka.client import fetch, opened
 from airflow_provider.extensions.kafka.columns import Columns, schema_of
+from airflow_provider.extensions.kafka.offsets import FORMAT
 from airflow_provider.extensions.kafka.options import parse_options
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
-from airflow_provider.runtime.jobdir.datasets import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

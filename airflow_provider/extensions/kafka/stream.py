@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from airflow_provider.extensions.kafka.client import Connection, fetch
-from airflow_provider.extensions.kafka.offsets import LATEST, limited
+from airflow_provider.extensions.kafka.offsets import LATEST, from_json, limited, to_json
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider.extensions.kafka.columns import Columns
+    from airflow_provider.extensions.kafka.offsets import Offsets
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.jobdir.datasets import Offsets
 
 
 class PlainStreamReader(DataSourceStreamReader):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.row_checks.record_lines import option
 from airflow_provider.extensions.row_checks.taps import BitTap
+from airflow_provider.runtime.api.sources import SOURCE_OPTION
 from airflow_provider.runtime.queries.plan import FILE_SCAN, leaves, option_of
-from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.versions import class_named
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from airflow_provider.extensions.row_checks.rules import rule_of
 from airflow_provider.extensions.row_checks.taps import BitTap
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.queries.taps import ADDED, ORIGIN, quarantine_columns
+from airflow_provider.runtime.sources.files import FilesSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
@@ -47,9 +47,7 @@ _LINES: Final = {
 
 def records_of(
     source: str,
-    file_format: str,
-    schema: StructType | str | None,
-    options: Mapping[str, str],
+    read: Any,
     *,
     value: str | None,
     on: str,
@@ -59,25 +57,24 @@ def records_of(
 
     Args:
         source: its name.
-        file_format: of ``ctx.read``.
-        schema: of its records.
-        options: of Spark's reader.
+        read: what it reads: files, or messages of Kafka.
         value: the format of Kafka's values; None for files.
         on: ``fail``, ``count`` or ``quarantine``.
         limit: the most records of a run that may be rejected.
     """
-    is_kafka = file_format.lower() in KAFKA_FORMATS
-    kind = (value or "") if is_kafka else file_format.lower()
+    is_kafka = not isinstance(read, FilesSource) and hasattr(read, "with_records")
+    kind = (value or "") if is_kafka else read.kind
     where = f"source {source!r}"
     if value is not None and not is_kafka:
         raise ConfigError(
             f"{where}: value={value!r} is the format of Kafka's messages; leave it out"
         )
     if kind not in _TEXTS:
-        has = f"value={value!r}" if is_kafka else f"format {file_format!r}"
+        has = f"value={value!r}" if is_kafka else f"format {read.kind!r}"
         raise ConfigError(
             f"{where}: {has} has no records that are rejected one by one; use csv or json"
         )
+    schema, options = read.schema, read.options
     if schema is None:
         raise ConfigError(
             f"{where}: without a schema nothing tells which records are wrong; give schema=…"

@@ -23,12 +23,14 @@ from airflow_provider.extensions.scripts.mapping import (
     sink_of,
     unused,
 )
+from airflow_provider.runtime.api.sources import TimedSource
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.fixes import set_conf, set_param
 from airflow_provider.runtime.errors.redaction import redact
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, KAFKA_FORMATS
 from airflow_provider.runtime.sinks.files import FORMATS
+from airflow_provider.runtime.sources.files import FilesSource
+from airflow_provider.runtime.sources.shorthand import source_of_format
 from airflow_provider.runtime.spark.versions import class_named, dataset_class, explain_syntax
 
 if TYPE_CHECKING:
@@ -179,7 +181,10 @@ class _File:
         schema = plan.userSpecifiedSchema()
         name = str(plan.tableIdent().table())
         provider = str(plan.provider())
-        ends = provider.lower() in {*FILE_FORMATS, *(KAFKA_FORMATS if self._until else ())}
+        made = source_of_format(provider)
+        ends = isinstance(made, FilesSource) or (
+            bool(self._until) and isinstance(made, TimedSource)
+        )
         df = self._context.read(
             name,
             format=provider,

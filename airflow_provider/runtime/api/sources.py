@@ -1,32 +1,66 @@
-"""The published interface of sources: what the runtime may know of a format.
+"""The published interface of sources: what a job reads, and what the runtime may ask of it.
 
-A job reads any format that Spark can read, one of its own included: a data source in Python is
-registered with Spark by the job (``spark.dataSource.register``) and read by its name. Spark asks it
-for its offsets, so its batches, savepoints and retries need nothing else.
+A job reads a format of Spark's, or a :class:`Source`, an object of its own or of an extension::
 
-A :class:`Source` adds what Spark does not ask for: defaults of options, checks before the first
-batch, and the capabilities below. A capability that is missing has a consequence:
+    ctx.read("orders", format="csv", path="/orders", schema="id int")
+    ctx.read("facts", delta_table("/warehouse/facts"), bounded=True)
 
-====================  ==============================================================================
-capability            without it
-====================  ==============================================================================
-:class:`TimedSource`  ``ends=`` with a moment is refused
-:class:`LossySource`  rows that have expired before they were read are not counted
-:class:`TypedSource`  sample rows need a schema in ``ctx.read``
-====================  ==============================================================================
+A source makes a DataFrame. Spark asks the stream behind it for offsets, so batches, savepoints and
+retries need nothing else; a data source in Python is registered with the session by ``load``.
+The runtime asks for protocols only, never for a class. A capability that is missing has a
+consequence:
+
+=======================  ===========================================================================
+capability               without it
+=======================  ===========================================================================
+:class:`EndingSource`    ``ends=`` is refused; a run ends when a start commits no batch
+:class:`OrderedSource`   an offset either equals the end, or is past it: one batch reads up to it
+:class:`TimedSource`     ``ends=`` with a moment is refused
+:class:`BoundedSource`   a bounded source begins where an unbounded one does
+:class:`SizedSource`     the first batch is not limited to the target time of a batch
+:class:`CountedSource`   there is no backlog, unless Spark's report of the source has one
+:class:`ObservedSource`  there is no lineage
+:class:`LossySource`     rows that have expired before they were read are not counted
+:class:`TypedSource`     sample rows need a schema in ``ctx.read``
+:class:`SameInBatch`     BATCH is not chosen by itself
+=======================  ===========================================================================
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Self
+
+    from airflow_provider.runtime.api.sinks import Dataset
+
+LATEST: Final = "latest"
+"""The end that the source itself reports."""
+SOURCE_OPTION: Final = "spark-stream.source"
+"""The reader's option with a source's name: offsets and metrics are found again by it."""
+
+
+class Location(NamedTuple):
+    """What a source reads: equal locations of one kind give the same rows.
+
+    Attributes:
+        path: its folder or address, without secrets; None where it has none.
+        options: what else says *what* is read, by name: not from where on, how fast or how, and no
+            secret. Only a digest of them is stored.
+        kind: the stored kind, where it is another one than the source's own: two readers of the
+            same topics share one.
+    """
+
+    path: str | None
+    options: Mapping[str, str] = {}
+    kind: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +78,22 @@ class Loss:
 
 @runtime_checkable
 class Source(Protocol):
-    """The runtime's questions about a format before a job reads it."""
+    """What a job reads.
 
-    def complete(self, options: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
-        """Return the options with the format's defaults."""
+    Attributes:
+        kind: what it is, in small letters, such as ``delta``: stored, and shown in messages.
+    """
 
-    def prepare(
-        self, spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool
-    ) -> None:
-        """Check the options, and register the format with the session if Spark does not have it.
+    @property
+    def kind(self) -> str: ...
+
+    def load(self, spark: SparkSession, name: str, *, streaming: bool) -> DataFrame:
+        """Return the source as a streaming DataFrame, or as a static one with all its rows.
 
         Args:
             spark: the job's session.
-            name: the source's name in the job, for messages.
-            options: of the source, complete.
+            name: of the source in the job: the value of :data:`SOURCE_OPTION` of Spark's reader,
+                and for messages.
             streaming: whether it is read as a stream.
 
         Raises:
@@ -65,32 +101,100 @@ class Source(Protocol):
             OutageError: the service does not answer.
         """
 
-    def check(self, name: str, options: Mapping[str, str], df: DataFrame) -> None:
-        """Refuse what the source could not deliver, before the query starts.
+    def location(self) -> Location: ...
 
-        Args:
-            name: the source's name in the job, for messages.
-            options: of the source.
-            df: what Spark has made of it; only its schema may be used.
+
+class RecordedEnd(Protocol):
+    """The end of a source in a run, as it is stored; *source* is the source's name."""
+
+    @property
+    def source(self) -> str: ...
+
+
+class PlannedSource(Protocol):
+    """A source in the first batch that Spark plans in a start of its query.
+
+    Offsets are text as Spark's offset log has it; ``-`` is none.
+
+    Attributes:
+        name: the source's name in the job.
+        stream: the JVM's stream.
+        line: the offset up to which the batch reads.
+        committed: the one up to which the batch before has read.
+        keeps_its_end: whether the stream ends where it found the end at the start.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stream(self) -> Any: ...
+
+    @property
+    def line(self) -> str: ...
+
+    @property
+    def committed(self) -> str: ...
+
+    @property
+    def keeps_its_end(self) -> bool: ...
+
+    def reach(self) -> str:
+        """Return the offset up to which the stream reads in this start, whatever limits a batch.
 
         Raises:
-            ConfigError: a column does not exist, or the service refuses.
-            OutageError: the service does not answer.
+            Py4JError: the stream cannot be asked.
         """
+
+    def ends_at(self, offset: str) -> RecordedEnd:
+        """Return the end to record."""
+
+
+@runtime_checkable
+class EndingSource(Protocol):
+    """A source whose end is recorded once for a run, and is the same in each attempt."""
+
+    def why_not_end(self, wanted: Any) -> str | None:
+        """Return why the source cannot end at *wanted*, a value of ``ends=``; None if it can."""
+
+    def end(self, planned: PlannedSource, wanted: Any) -> RecordedEnd | None:
+        """Return the end of a run; None lets the run end when a start commits no batch.
+
+        Args:
+            planned: the first batch of the run.
+            wanted: the value of ``ends=``, None without one; of a :class:`TimedSource` the offsets
+                of a moment.
+
+        Raises:
+            ConfigError: the source cannot end there.
+            Py4JError, ValueError: the end is not known here; refused if *wanted* is given.
+        """
+
+
+@runtime_checkable
+class OrderedSource(Protocol):
+    """A source that can tell which of two of its offsets is first; both as Spark writes them."""
+
+    def limited(self, planned: str, committed: str, end: str) -> str:
+        """Return how far a batch may read: *planned*, but not beyond *end*.
+
+        An end before *committed*, how far the batch before has read, counts as *committed*. The
+        result of a result is the same again.
+        """
+
+    def is_reached(self, committed: str, end: str) -> bool:
+        """Whether the source has been read up to its end."""
 
 
 @runtime_checkable
 class TimedSource(Protocol):
     """A source that can end at a moment."""
 
-    def end_at(
-        self, name: str, options: Mapping[str, str], moment: dt.datetime
-    ) -> Mapping[str, Mapping[str, int]]:
-        """Return the offsets at which the source ends, as Spark writes them.
+    def end_at(self, name: str, moment: dt.datetime) -> Mapping[str, Mapping[str, int]]:
+        """Return the offsets at which the source ends, by topic and partition.
 
         Args:
             name: the source's name in the job, for messages.
-            options: of the source.
             moment: the first row of this time or later, in each partition, is not read.
 
         Raises:
@@ -100,11 +204,50 @@ class TimedSource(Protocol):
 
 
 @runtime_checkable
+class BoundedSource(Protocol):
+    """A source that is read otherwise when it ends."""
+
+    def bounded(self) -> Self:
+        """Return the source as it is read with ``bounded=True``."""
+
+
+@runtime_checkable
+class SizedSource(Protocol):
+    """A source whose first batch can be limited before anything is known of the job's speed."""
+
+    def sized(self, target_s: float) -> Self:
+        """Return the source with a limit for a batch of about *target_s* seconds.
+
+        One that has a limit of its own returns itself.
+        """
+
+
+@runtime_checkable
+class CountedSource(Protocol):
+    """A source that knows how much of it is unread."""
+
+    def behind(self, progress: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return what is unread, by a name that ends with ``Outstanding``.
+
+        Args:
+            progress: Spark's report of the source in a batch (``startOffset``, ``endOffset``,
+                ``latestOffset``, …).
+        """
+
+
+@runtime_checkable
+class ObservedSource(Protocol):
+    """A source with lineage."""
+
+    def datasets(self) -> Sequence[Dataset]: ...
+
+
+@runtime_checkable
 class LossySource(Protocol):
     """A source in Python that may continue after rows have expired, and counts them."""
 
-    def may_lose(self, options: Mapping[str, str]) -> bool:
-        """Whether these options let a query continue without rows that have expired."""
+    def may_lose(self) -> bool:
+        """Whether its options let a query continue without rows that have expired."""
 
     def loss_of(self, task: bytes) -> Loss | None:
         """Return what a planned task leaves out; None for nothing, or a task of another source.
@@ -116,7 +259,13 @@ class LossySource(Protocol):
 
 @runtime_checkable
 class TypedSource(Protocol):
-    """A source whose columns follow from its options."""
+    """A source whose columns are known before it is read."""
 
-    def schema(self, options: Mapping[str, str]) -> StructType:
-        """Return the columns."""
+    def columns(self) -> StructType: ...
+
+
+@runtime_checkable
+class SameInBatch(Protocol):
+    """A source that gives a batch job the rows that it gives a stream."""
+
+    same_rows_in_batch: Literal[True]

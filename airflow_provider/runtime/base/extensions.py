@@ -44,10 +44,14 @@ ROW_CHECKS: Final = {
 }
 """What makes rules, what applies them to rows, and what tells records that cannot be read."""
 SOURCES: Final = {
-    "kafka": f"{_HOME}.kafka.formats:SPARKS_KAFKA",
-    "spark-stream-kafka": f"{_HOME}.kafka.formats:PYTHON_KAFKA",
+    "kafka": f"{_HOME}.kafka.formats:SparksKafka",
+    "spark-stream-kafka": f"{_HOME}.kafka.formats:PythonKafka",
 }
-"""By format, in small letters: what is known of a source (:mod:`~.api.sources`)."""
+"""By format, in small letters: the source that ``ctx.read(format=…)`` stands for."""
+DATASETS: Final = {"kafka": f"{_HOME}.kafka.topics:datasets_of"}
+"""By format of Spark's own sink: what names its datasets."""
+CONNECTORS: Final = {"kafka": f"{_HOME}.kafka.connector:missing_connector"}
+"""By format of Spark's own sink: what says which package a Spark without it needs."""
 
 
 def load_known(known: dict[str, str], name: str) -> Any:

@@ -30,8 +30,9 @@ from airflow_provider.runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from airflow_provider.runtime.api.sources import OrderedSource
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 
@@ -145,8 +146,13 @@ class PlannedEnds:
     """
 
     def __init__(
-        self, checkpoint: Storage, logs: CheckpointLogs, ends: Sequence[SourceEnd]
+        self,
+        checkpoint: Storage,
+        logs: CheckpointLogs,
+        ends: Sequence[SourceEnd],
+        orders: Mapping[str, OrderedSource] | None = None,
     ) -> None:
+        self._orders = orders or {}
         self._checkpoint = checkpoint
         self._logs = logs
         self._offsets = [end for end in ends if end.log is None]
@@ -183,7 +189,8 @@ class PlannedEnds:
         for end in self._offsets:
             line = lines[end.location] if lines is not None else NO_OFFSET
             last = end.offset or NO_OFFSET
-            if not is_reached(line, last):
+            order = self._orders.get(end.source)
+            if not (is_reached if order is None else order.is_reached)(line, last):
                 found[end.source] = [f"read up to {line}, of {last}"]
         for files in self._files:
             number = position_of(lines[files.end.location]) if lines is not None else -1
@@ -209,7 +216,7 @@ class PlannedEnds:
     def _limited(self, planned: OffsetEntry, before: OffsetEntry) -> OffsetEntry:
         return planned.with_positions(
             {
-                end.location: limited(
+                end.location: self._limit_of(end)(
                     planned.sources[end.location],
                     before.sources[end.location],
                     end.offset or NO_OFFSET,
@@ -217,6 +224,10 @@ class PlannedEnds:
                 for end in self._offsets
             }
         )
+
+    def _limit_of(self, end: SourceEnd) -> Callable[[str, str, str], str]:
+        order = self._orders.get(end.source)
+        return limited if order is None else order.limited
 
 
 def _numbers(end: SourceEnd, planned: OffsetEntry, before: OffsetEntry) -> range:

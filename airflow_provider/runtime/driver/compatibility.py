@@ -17,9 +17,9 @@ from airflow_provider.runtime.checkpoint.topology import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.fixes import keep_position, set_option
-from airflow_provider.runtime.jobdir.datasets import ReadLocation
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
+from airflow_provider.runtime.sources.locations import ReadLocation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import KeyedSink, VisibleSink
+from airflow_provider.runtime.api.sources import LATEST, SameInBatch
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
@@ -13,21 +14,19 @@ from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.jobdir.run_options import COUNT, QUARANTINE, WAIT
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.query import upstream_of
-from airflow_provider.runtime.queries.source import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 AUTOMATIC: Final = "automatic"
 _SHOWN_CHARACTERS: Final = 100  # of a reason: each run of a schedule logs it again
 
 # Their readers give the same rows to a stream and to a batch job, with the same options.
-_SAME_IN_BOTH: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 # Options of file streams that a batch reader ignores: harmless value, and what it would miss.
 _STREAM_ONLY: Final[Mapping[str, tuple[str, str]]] = {
     "cleansource": ("off", "a batch job cleans no files, so cleanSource would be ignored"),
@@ -119,9 +118,9 @@ def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Obj
     options = {key.lower(): str(value).lower() for key, value in source.options.items()}
     if not source.bounded:
         yield Objection(f"{where} is not bounded")
-    elif source.format.lower() not in _SAME_IN_BOTH:
+    elif not isinstance(source.source, SameInBatch):
         yield Objection(
-            f"{where}: {source.format} may give a stream other rows than a batch job",
+            f"{where}: {source.kind} may give a stream other rows than a batch job",
             refuses=False,
         )
     if source.ends is not None and source.ends != LATEST:

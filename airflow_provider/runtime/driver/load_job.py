@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import Declare, QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceBinding
+    from airflow_provider.runtime.sources.declared import SourceBinding
 
 
 log = logging.getLogger(__name__)

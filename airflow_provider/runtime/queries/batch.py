@@ -8,7 +8,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.api.sources import LossySource
+from airflow_provider.runtime.api.sources import SOURCE_OPTION, LossySource
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
 from airflow_provider.runtime.jobdir.run_options import COUNT
 from airflow_provider.runtime.queries.accounting import check_batch, checked_rows
@@ -17,22 +17,15 @@ from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
     FILE_SCAN,
-    FILE_SOURCE,
-    LISTED,
-    items,
     leaves,
-    listed_files,
     option_of,
     planned_tasks,
-    private_field,
-    private_value,
     rows_of,
     source_of,
     source_scans,
     source_tag,
 )
 from airflow_provider.runtime.queries.row_policy import RowPolicy
-from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused
 
@@ -49,8 +42,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.sinks.committer import EpochCommitter
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 log = logging.getLogger(__name__)
@@ -400,9 +393,9 @@ def filters_before_count(plan: Any, session: Any) -> dict[str, str]:
 
 
 def lossy_among(sources: Sequence[SourceDefinition]) -> list[LossySource]:
-    """Return the formats that may lose rows of these sources in a batch."""
-    known = [(source.known_format, source.options) for source in sources]
-    return [each for each, opts in known if isinstance(each, LossySource) and each.may_lose(opts)]
+    """Return those that may lose rows of these sources in a batch."""
+    known = [source.source for source in sources]
+    return [each for each in known if isinstance(each, LossySource) and each.may_lose()]
 
 
 def warn_of_losses(lossy: Sequence[LossySource], where: str, execution: Any) -> int:
@@ -414,7 +407,7 @@ def warn_of_losses(lossy: Sequence[LossySource], where: str, execution: Any) -> 
     except Py4JError as error:  # another version of Spark; the source itself has logged it
         log.debug("%s: it is not known what has expired: %s", where, error)
         return 0
-    losses = [loss for task in tasks for kind in set(lossy) if (loss := kind.loss_of(task))]
+    losses = [loss for task in tasks for kind in _of_kinds(lossy) if (loss := kind.loss_of(task))]
     for loss in losses:
         log.warning(
             "%s: %d rows have expired before they were read: %s", where, loss.rows, loss.where
@@ -422,69 +415,5 @@ def warn_of_losses(lossy: Sequence[LossySource], where: str, execution: Any) -> 
     return sum(loss.rows for loss in losses)
 
 
-_MOST: Final = 100_000  # the names of so many files are 15 MB
-
-
-class UnreadFiles:
-    """Counts the files that one start of a query has not read, once a batch has been planned."""
-
-    def __init__(self, execution: Any) -> None:
-        self._execution = execution
-        self._sources: list[_FileSource] | None = None
-
-    def count(self) -> int | None:
-        """Return the number of unread files; None without a limit, for too many, or if unknown."""
-        from py4j.protocol import Py4JError
-
-        try:
-            if self._sources is None:
-                self._sources = list(_file_sources(self._execution))
-            counts = [n for source in self._sources if (n := source.count()) is not None]
-        except (Py4JError, ValueError) as error:  # too many, or another version of Spark
-            log.debug("it is not known how many files are unread: %s", error)
-            self._sources = []
-            return None
-        return sum(counts) if counts else None
-
-
-class _FileSource:
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._fields: dict[str, Any] = {}
-        self._has_kept = False
-        self._reaches: int | None = None  # so many files are seen when all are read
-
-    def count(self) -> int | None:
-        listed = self._value(LISTED)
-        if listed is not None:
-            if int(listed.size()) > _MOST:
-                raise ValueError(f"more than {_MOST:,} files are listed")
-            seen = self._value("seenFiles")
-            if self._reaches is None:
-                self._reaches = int(seen.size()) + _unseen(listed, seen)
-            return max(self._reaches - int(seen.size()), 0)
-        kept = self._value("unreadFiles")
-        self._has_kept = self._has_kept or kept is not None
-        if not self._has_kept:  # each batch reads all there is
-            return None
-        return int(kept.size()) if kept is not None else 0
-
-    def _value(self, name: str) -> Any:
-        if name not in self._fields:  # each look is some calls of the JVM, in each batch
-            self._fields[name] = private_field(self._stream, name)
-        return self._fields[name].get(self._stream)
-
-
-def _file_sources(execution: Any) -> Iterator[_FileSource]:
-    for stream in items(execution.sources().distinct()):
-        if stream.getClass().getSimpleName() == FILE_SOURCE:
-            yield _FileSource(stream)
-
-
-def _unseen(listed: Any, seen: Any) -> int:
-    purged_ms = int(private_value(seen, "lastPurgeTimestamp"))
-    known = set(private_value(seen, "map").keySet().toString().strip("[]").split(", "))
-    return sum(
-        modified_ms >= purged_ms and path not in known and path.rpartition("/")[2] not in known
-        for path, modified_ms in listed_files(listed)
-    )
+def _of_kinds(lossy: Sequence[LossySource]) -> list[LossySource]:
+    return list({type(each): each for each in lossy}.values())

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
-from airflow_provider.runtime.jobdir.datasets import from_json
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -140,12 +140,15 @@ def backlog_of(
 
 
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
-    """Return how far a source in Python is behind Kafka; nothing if its offsets do not say."""
-    try:
-        read, latest = from_json(source.get("endOffset")), from_json(source.get("latestOffset"))
-    except ValueError:
+    """Return how far offsets by topic and partition are behind; nothing for others."""
+    read, latest = source.get("endOffset"), source.get("latestOffset")
+    if not (is_by_partition(read) and is_by_partition(latest)):
         return {}
-    behind = [max(to - read.get(partition, 0), 0) for partition, to in latest.items()]
+    behind = [
+        max(to - read.get(topic, {}).get(partition, 0), 0)
+        for topic, partitions in latest.items()
+        for partition, to in partitions.items()
+    ]
     if not behind:
         return {}
     return {"minOffsetsBehindLatest": min(behind), "maxOffsetsBehindLatest": max(behind)}

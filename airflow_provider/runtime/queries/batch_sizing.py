@@ -10,13 +10,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.plan import items, rows_of, source_of, source_scans
+from airflow_provider.runtime.sources.planned import keeps_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 THRESHOLD: Final = 0.25  # Flink's: a limit this near to the right one is left as it is
@@ -267,7 +268,6 @@ _FACTORIES: Final = dict(_LIMITS.values())
 _PYTHON_LIMIT: Final = "PythonStreamingSourceReadLimit"
 _PYTHON_TYPE: Final = "ReadMaxRows"
 _PYTHON_FIELD: Final = "max_rows"
-_ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
 _MOST_FILES: Final = 2**31 - 1  # the only one of Spark's limits that is an int
 
 
@@ -319,9 +319,8 @@ def single_admission(execution: Any, jvm: Any, sources: tuple[SourceDefinition, 
     from py4j.protocol import Py4JError
 
     try:
-        able = jvm.java.lang.Class.forName(_ABLE)
         pairs = zip(items(execution.sources()), sources, strict=True)
-        return {source.name for stream, source in pairs if not able.isInstance(stream)}
+        return {source.name for stream, source in pairs if not keeps_its_end(jvm, stream)}
     except (Py4JError, ValueError) as error:
         log.debug("it is not known which sources support availableNow: %s", error)
         return {source.name for source in sources}

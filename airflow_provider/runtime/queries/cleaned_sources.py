@@ -6,22 +6,18 @@ import itertools
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS
 from airflow_provider.runtime.queries.output_locations import location_key, reads_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 def cleaning(source: SourceDefinition) -> str | None:
     """Return the source's option ``cleanSource`` as text; None if Spark leaves its files alone."""
-    if source.format.lower() not in FILE_FORMATS:
-        return None
-    value = next((v for k, v in source.options.items() if k.lower() == "cleansource"), "off")
-    return f"cleanSource={value!r}" if str(value).lower() != "off" else None
+    return source.files.cleaning() if source.files is not None else None
 
 
 def check_read_once(queries: Sequence[QueryDefinition]) -> None:
@@ -74,5 +70,5 @@ def _overlap(one: SourceDefinition, two: SourceDefinition) -> bool:
 
 
 def _locations(source: SourceDefinition) -> Iterator[str]:
-    if source.path is not None and source.format.lower() in FILE_FORMATS:
-        yield location_key(source.path)
+    if source.folder is not None:
+        yield location_key(source.folder)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink, VisibleSink
+from airflow_provider.runtime.api.sources import BoundedSource
 from airflow_provider.runtime.base.extensions import ROW_CHECKS, load_known
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
@@ -15,6 +16,7 @@ from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.errors.refusals import Refusals
 from airflow_provider.runtime.jobdir.run_options import FAIL
 from airflow_provider.runtime.jobdir.run_records import BATCH
+from airflow_provider.runtime.queries.callbacks import Callbacks
 from airflow_provider.runtime.queries.output_locations import (
     OutputLocations,
     Sinks,
@@ -27,20 +29,11 @@ from airflow_provider.runtime.queries.plan import is_streaming, name_leaves, ope
 from airflow_provider.runtime.queries.planned_operators import has_operators
 from airflow_provider.runtime.queries.query import QueryDefinition, check_query, sources_of
 from airflow_provider.runtime.queries.read_options import (
-    check_end,
     check_idle_timeout,
-    check_read_order,
     check_watermark,
     with_also,
 )
 from airflow_provider.runtime.queries.row_policy import check_taps
-from airflow_provider.runtime.queries.source import (
-    MODIFIED,
-    EndOption,
-    SourceBinding,
-    SourceDefinition,
-    load_table,
-)
 from airflow_provider.runtime.queries.spark_options import check_options
 from airflow_provider.runtime.queries.taken_checkpoints import check_taken_once
 from airflow_provider.runtime.queries.taps import (
@@ -50,21 +43,31 @@ from airflow_provider.runtime.queries.taps import (
 )
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.spark_sink import DiscardSink
+from airflow_provider.runtime.sources.declared import (
+    EndOption,
+    SourceBinding,
+    SourceDefinition,
+    check_end,
+    check_order,
+)
+from airflow_provider.runtime.sources.files import MODIFIED, FilesSource
+from airflow_provider.runtime.sources.reading import load_table
+from airflow_provider.runtime.sources.shorthand import source_given
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from airflow_provider.runtime.api.sources import Source
     from airflow_provider.runtime.queries.taps import Tap
 
 OUTPUT_MODES = ("append", "update", "complete")
-Callback = Callable[[], None]
 
 
-class JobContext:
+class JobContext(Callbacks):
     """Given to the job's function, which declares sources and queries with it and returns.
 
     The function only declares: nothing is read or written while it runs, and it may be called
@@ -93,6 +96,7 @@ class JobContext:
         bindings: Mapping[str, SourceBinding] | None = None,
         job_dir: str | None = None,
     ) -> None:
+        super().__init__()
         self.spark = spark
         self.params = Params(params)
         self.run_id = run_id
@@ -106,18 +110,15 @@ class JobContext:
         self._queries: list[QueryDefinition] = []
         self._taps: list[Tap] = []
         self._tapped: dict[int, tuple[DataFrame, Tap]] = {}  # by id, which the frame keeps in use
-        self._on_finish: list[Callback] = []
-        self._on_published: list[Callback] = []
-        self._on_poll: list[Callback] = []
-        self._on_close: list[Callback] = []
         self.holding = contextlib.ExitStack()
         self.refusals = Refusals(collects=False)
 
     def read(
         self,
         name: str,
+        source: Source | None = None,
         *,
-        format: str,
+        format: str | None = None,
         path: str | None = None,
         schema: StructType | str | None = None,
         options: Mapping[str, str] | None = None,
@@ -136,6 +137,8 @@ class JobContext:
 
         Args:
             name: the source's stable identity in this job.
+            source: what is read, an object such as :func:`~.extensions.delta.delta_table` gives;
+                or *format* names it.
             format: any streaming source of Spark's: ``csv``, ``json``, ``parquet``, ``kafka``, …;
                 ``spark-stream-kafka``, which needs no jar; or ``table``, whose name is the path.
             path: for sources that have one.
@@ -149,8 +152,7 @@ class JobContext:
                 first message of that time or later; ``{"topic": {"0": 100}}`` the rows before
                 these offsets.
             watermark: event-time column and delay, as for ``withWatermark``.
-            adaptive_batches: whether the size of its batches is fitted to the target time of
-                the run.
+            adaptive_batches: whether its batches are fitted to the target time of the run.
             idle_timeout: how long it may give no row before the query's watermark ignores it,
                 a duration; by default it is waited for as long as the query runs. Needs a
                 *watermark*. Its rows count again as soon as it has some.
@@ -178,15 +180,20 @@ class JobContext:
         new = {name} if also is None else {name, f"{name}.also"}
         if any(source.name in new for source in self._sources):
             raise ConfigError(f"source {name!r} is read twice; keep the DataFrame and use it again")
+        given: dict[str, Any] = {
+            "path": path,
+            "schema": schema,
+            "options": options,
+            "order": read_order,
+        }
+        source = source_given(name, source, format, **given)
         written = output_named(path, self._written())
-        check_options(name, format, options or {})
+        if written is not None and isinstance(source, FilesSource):
+            source = dataclasses.replace(source, path=written)
         binding = self._bindings.get(name, SourceBinding())
         declared = SourceDefinition(
             name=name,
-            format=format,
-            path=path if written is None else written,
-            schema=schema,
-            options=dict(options or {}),
+            source=source.bounded() if bounded and isinstance(source, BoundedSource) else source,
             bounded=bounded,
             watermark=check_watermark(name, watermark),
             is_internal=written is not None,
@@ -195,23 +202,25 @@ class JobContext:
             idle_timeout_s=check_idle_timeout(name, idle_timeout, watermark),
             markers=binding.markers,
             ended=binding.ended,
-            ends=check_end(name, format, ends, bounded=bounded, is_internal=written is not None),
-            read_order=check_read_order(name, format, read_order, options or {}, bounded=bounded),
+            ends=ends,
         )
+        check_options(name, declared.kind, declared.spark_options)
+        check_end(declared)
+        check_order(declared, read_order)
         if rejected is not None or value is not None:
             declared = self._with_records(declared, rejected or FAIL, rejected_limit, value)
         if also is not None:
             declared = with_also(declared, also, self._written())
-        source = self._source(declared)
-        if self._is_batch and not source.bounded:
+        read = self._source(declared)
+        if self._is_batch and not read.bounded:
             raise ConfigError(
                 f"source {name!r} is not bounded, and BATCH reads all there will ever be; read it "
                 "with bounded=True, or run with mode 'streaming'"
             )
-        df = source.load(self.spark, streaming=not self._is_batch)
+        df = read.load(self.spark, streaming=not self._is_batch)
         if self._is_batch:
             name_leaves(df, name)
-        self._sources += [source] if source.also is None else [source, source.also]
+        self._sources += [read] if read.also is None else [read, read.also]
         return df
 
     def _with_records(
@@ -219,9 +228,7 @@ class JobContext:
     ) -> SourceDefinition:
         records = load_known(ROW_CHECKS, "records")(
             declared.name,
-            declared.format,
-            declared.schema,
-            declared.options,
+            declared.source,
             value=value,
             on=on,
             limit=limit,
@@ -232,7 +239,8 @@ class JobContext:
             self._add_tap(tap)
             return cast("DataFrame", records.passed(tap.passed(tap.all())))
 
-        return dataclasses.replace(declared, records=records, without_rejected=without_rejected)
+        declared = declared.with_records(records)
+        return dataclasses.replace(declared, without_rejected=without_rejected)
 
     def expect(
         self,
@@ -435,57 +443,6 @@ class JobContext:
 
     def _written(self) -> set[str]:
         return {location for query in self._queries for location in query.written_locations}
-
-    def on_finish(self, callback: Callback) -> None:
-        """Call *callback* when the job has produced its last row: only after a drain.
-
-        It runs before the last epochs are published and the final checkpoint is put. It is called
-        once in an attempt; an attempt that dies between the call and the final checkpoint is
-        followed by one that calls it again.
-        """
-        self._on_finish.append(callback)
-
-    def on_published(self, callback: Callback) -> None:
-        """Call *callback* when a run that was not stopped has published all its output.
-
-        It runs before the final checkpoint is written: if the attempt dies meanwhile, or the
-        callback fails, the next attempt calls it again.
-        """
-        self._on_published.append(callback)
-
-    def on_poll(self, callback: Callback) -> None:
-        """Call *callback* about once a second while the queries run; its error ends the attempt.
-
-        It is also called, the last time, when everything is published.
-        """
-        self._on_poll.append(callback)
-
-    def on_close(self, callback: Callback) -> None:
-        """Call *callback* at the end of every attempt, however it ends, unless it is killed."""
-        self._on_close.append(callback)
-
-    def finish(self) -> None:
-        for callback in self._on_finish:
-            callback()
-
-    def published(self, *, by_itself: bool) -> None:
-        for callback in self._on_published if by_itself else ():
-            callback()
-        self.poll()
-
-    def poll(self) -> None:
-        for callback in self._on_poll:
-            callback()
-
-    def close(self) -> list[Exception]:
-        """Call all ``on_close`` callbacks, for the driver; return what they raised."""
-        errors: list[Exception] = []
-        for callback in self._on_close:
-            try:
-                callback()
-            except Exception as error:  # noqa: BLE001 - the others must be called too
-                errors.append(error)
-        return errors
 
     @property
     def _is_batch(self) -> bool:

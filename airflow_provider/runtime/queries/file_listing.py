@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.queries.plan import (
+from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.sources.file_stream import (
     FILE_SOURCE,
     LISTED,
-    items,
     listed_files,
     private_value,
 )
-from airflow_provider.runtime.queries.source import MODIFIED, NAME
+from airflow_provider.runtime.sources.files import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]
         if query.name in alone or query.ending:
             continue
         for source in query.sources:
-            if source.read_order == NAME:
+            if source.is_by_name:
                 raise ConfigError(
                     f"source {source.name!r}: read_order={NAME!r} needs a run that reads what is "
                     "there and ends; leave until='stopped' out, or the order"
@@ -52,9 +51,9 @@ def describe_order(sources: Sequence[SourceDefinition]) -> str:
     """Return the read order of each bounded file source in words; empty without such a source."""
     return ", ".join(
         f"files of source {source.name} by "
-        + ("name" if source.read_order == NAME else "modification time")
+        + ("name" if source.is_by_name else "modification time")
         for source in {each.name: each for each in sources}.values()
-        if source.bounded and source.format.lower() in FILE_FORMATS and not is_marker(source.name)
+        if source.bounded and source.files is not None and not is_marker(source.name)
     )
 
 
@@ -65,7 +64,7 @@ def warn_of_one_time(definition: QueryDefinition, execution: Any) -> None:
     for stream, source in _file_sources(definition, execution):
         listed = private_value(stream, LISTED)
         is_new = int(private_value(stream, "seenFiles").size()) < int(listed.size())
-        if source.read_order == MODIFIED and is_new:
+        if not source.is_by_name and is_new:
             _warn_of_source(definition.name, source, listed)
 
 

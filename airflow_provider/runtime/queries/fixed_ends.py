@@ -10,12 +10,10 @@ while something is left.
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import json
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, cast
 
+from airflow_provider.runtime.api.sources import LATEST, EndingSource, OrderedSource
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.drain_step import StartMode
@@ -23,14 +21,9 @@ from airflow_provider.runtime.checkpoint.offsets import PlannedEnds
 from airflow_provider.runtime.checkpoint.source_end import (
     NO_OFFSET,
     SourceEnd,
-    SourceLog,
-    by_folder,
     has_order,
-    missing_partitions,
-    position_of,
 )
 from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
-from airflow_provider.runtime.jobdir.datasets import FORMAT
 from airflow_provider.runtime.jobdir.end_of_input import (
     SourceEnds,
     is_marker,
@@ -38,14 +31,9 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     source_ends,
 )
 from airflow_provider.runtime.queries.plan import (
-    FILE_SOURCE,
-    LISTED,
     items,
-    listed_files,
-    private_value,
 )
-from airflow_provider.runtime.queries.read_options import tells_its_end
-from airflow_provider.runtime.queries.source import LATEST
+from airflow_provider.runtime.sources.planned import PlannedStream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -56,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 log = logging.getLogger(__name__)
@@ -181,7 +169,8 @@ class FixedEnds:
     def _take(self, record: SourceEnds | None) -> PlannedEnds | None:
         self._record = record
         ends = record.ends if record is not None else ()
-        self._plan = PlannedEnds(self._checkpoint, self._logs, ends) if ends else None
+        orders = orders_of(self._query.sources)
+        self._plan = PlannedEnds(self._checkpoint, self._logs, ends, orders) if ends else None
         return self._plan
 
     def _put(self, batch: int, execution: Any) -> bool:
@@ -217,7 +206,11 @@ class FixedEnds:
         )
         stored = put_source_ends(self._run, mine)
         asked = any(s.ends is not None and s.ends != LATEST for s in self._query.sources)
-        opaque = any(end.log is None and not has_order(end.offset or NO_OFFSET) for end in found)
+        orders = orders_of(self._query.sources)
+        opaque = any(
+            end.log is None and end.source not in orders and not has_order(end.offset or NO_OFFSET)
+            for end in found
+        )
         # Spark itself keeps to the ends that it has found. Of offsets without an order nobody could
         # tell later whether a batch was within the end, so that it was perhaps staged.
         self._holds = self._holds or asked or opaque or stored != mine
@@ -242,11 +235,6 @@ class FixedEnds:
         return not plan.unread(self._logs.position().last_commit)
 
 
-_ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
-_SOURCE: Final = "org.apache.spark.sql.execution.streaming.Source"  # Delta's is one
-MOST_FILES: Final = 1_000_000  # their names are some 100 MB, which one document can have
-
-
 @dataclasses.dataclass(frozen=True)
 class Planned:
     """The first batch of a query since its start.
@@ -260,6 +248,17 @@ class Planned:
     lines: Sequence[str]
     before: Sequence[str]
     checkpoint: Storage
+
+    def source(self, name: str, position: int, stream: Any) -> PlannedStream:
+        return PlannedStream(
+            name,
+            position,
+            stream,
+            self.jvm,
+            self.lines[position],
+            self.before[position],
+            self.checkpoint,
+        )
 
 
 def find_ends(
@@ -279,7 +278,7 @@ def find_ends(
         if source.name not in wanted:
             continue
         try:
-            end = _end_of(planned, stream, source, position)
+            end = _end_of(source, planned.source(source.name, position, stream))
         except ConfigError:
             raise
         except (Py4JError, ValueError) as error:
@@ -296,94 +295,22 @@ def _refuse_unknown(
     for source in sources:
         if source.name in wanted and source.ends is not None:
             raise ConfigError(
-                f"source {source.name!r} ({source.format}): its end is not known here: {error}"
+                f"source {source.name!r} ({source.kind}): its end is not known here: {error}"
             ) from error
     names = ", ".join(source.name for source in sources if source.name in wanted)
     log.warning("source=%s its end is not known, so a retry may read more: %s", names, error)
 
 
-def _end_of(
-    planned: Planned, stream: Any, source: SourceDefinition, location: int
-) -> SourceEnd | None:
-    kind = str(stream.getClass().getSimpleName())
-    if kind == FILE_SOURCE:
-        return _end_of_files(planned, stream, source, location)
-    able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
-    if source.format.lower() == FORMAT and not able:
-        raise ValueError(
-            "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
-        )
-    line = planned.lines[location]
-    ends = source.ends if isinstance(source.ends, Mapping) else source.timed_end()
-    if ends is not None:
-        _check_partitions(source, ends, line)
-        return SourceEnd(source.name, location, offset=json.dumps(ends, separators=(",", ":")))
-    if not tells_its_end(source.format, source.ends):
+def _end_of(source: SourceDefinition, planned: PlannedStream) -> SourceEnd | None:
+    wanted = source.timed_end() or source.ends
+    end = None
+    if isinstance(source.source, EndingSource):
+        end = cast("SourceEnd | None", source.source.end(planned, wanted))
+    if end is None:
         log.info("source=%s ends when it has no more rows, in each attempt", source.name)
-        return None
-    if able and line != NO_OFFSET:
-        line = _reach_of(planned.jvm, stream, line)
-    return SourceEnd(source.name, location, offset=line)
+    return end
 
 
-def _reach_of(jvm: Any, stream: Any, line: str) -> str:
-    """Return the offset up to which the query reads in this start; a batch has a limit of its own.
-
-    A stream that supports ``availableNow`` keeps to the offset that it found at the start.
-    """
-    streaming = jvm.org.apache.spark.sql.execution.streaming
-    is_first_interface = jvm.java.lang.Class.forName(_SOURCE).isInstance(stream)
-    start = (
-        streaming.SerializedOffset.apply(line)
-        if is_first_interface
-        else stream.deserializeOffset(line)
-    )
-    limits = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
-    reached = stream.latestOffset(start, limits.allAvailable())
-    return line if reached is None else str(reached.json())
-
-
-def _check_partitions(
-    source: SourceDefinition, ends: Mapping[str, Mapping[str, int]], line: str
-) -> None:
-    missing = missing_partitions(line, ends) if line != NO_OFFSET else []
-    where = f"source {source.name!r} ({source.format})"
-    if missing is None:
-        raise ConfigError(
-            f"{where}: its offsets are not by topic and partition ({line}); leave ends out"
-        )
-    if missing:
-        raise ConfigError(
-            f"{where}: ends says nothing of {', '.join(missing[:3])}; give it an offset, 0 for none"
-        )
-
-
-def _end_of_files(
-    planned: Planned, stream: Any, source: SourceDefinition, location: int
-) -> SourceEnd | None:
-    listed = private_value(stream, LISTED)
-    if listed is None:
-        raise ValueError("Spark has not listed its files")
-    if int(listed.size()) > MOST_FILES:
-        raise ValueError(f"it has more than {MOST_FILES:,} files")
-    end = SourceEnd(
-        source.name,
-        location,
-        log=str(private_value(stream, "metadataLog").metadataPath().getName()),
-        by_name=bool(private_value(stream, "fileNameOnly")),
-    )
-    purged_ms = int(private_value(private_value(stream, "seenFiles"), "lastPurgeTimestamp"))
-    first, last = position_of(planned.before[location]), position_of(planned.lines[location])
-    files = SourceLog(planned.checkpoint, str(end.log))
-    read = {end.key_of(file.path) for file in files.read_through(first)}
-    found = {
-        path: modified_ms
-        for path, modified_ms in listed_files(listed)
-        if modified_ms >= purged_ms and end.key_of(path) not in read
-    }
-    for number in range(first + 1, last + 1):
-        found |= {file.path: file.modified_ms for file in files.files(number)}
-    if isinstance(source.ends, dt.datetime):
-        before_ms = source.ends.timestamp() * 1000
-        found = {path: at_ms for path, at_ms in found.items() if at_ms < before_ms}
-    return dataclasses.replace(end, files=by_folder(found.items()))
+def orders_of(sources: Sequence[SourceDefinition]) -> dict[str, OrderedSource]:
+    """Return by name the sources that know the order of their offsets."""
+    return {each.name: each.source for each in sources if isinstance(each.source, OrderedSource)}

@@ -18,15 +18,15 @@ from airflow_provider.runtime.api.sinks import LocatedSink, OnePhaseSink, Sink
 from airflow_provider.runtime.base.extensions import check_api_version
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.fixes import words
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, folder_dataset
-from airflow_provider.runtime.queries.path_patterns import named_by
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.sources.path_patterns import named_by
 from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from airflow_provider.runtime.api.sinks import NamedSink
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 _GLOB: Final = re.compile(r"[*?\[{]")
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -92,7 +92,7 @@ class OutputLocations:
             for other in self._outputs:
                 _check_outputs(other, output)
             self._outputs.append(output)
-        new = [(query, source) for source in sources if _is_of_files(source)]
+        new = [(query, source) for source in sources if source.folder is not None]
         self._sources += new
         for output in self._outputs:
             # What was declared before is compared with what is new.
@@ -140,24 +140,20 @@ def _check_outputs(first: OutputLocation, second: OutputLocation) -> None:
 
 
 def _check_input(output: OutputLocation, reader: str, source: SourceDefinition) -> None:
-    if source.path is None or not reads_folder(location_key(source.path), output.key):
+    if source.folder is None or not reads_folder(location_key(source.folder), output.key):
         return
     if reader == output.query:
         raise ConfigError(
             f"query {output.query!r} writes to {output.location}, which source {source.name!r} "
             "reads, so that it would read its own rows; write to a folder outside of it"
         )
-    if _holds(output.key, location_key(source.path)):
+    if _holds(output.key, location_key(source.folder)):
         return  # it reads what the other query writes, and waits for it: see upstream_of
     raise ConfigError(
         f"query {output.query!r} writes to {output.location}, which is in what source "
         f"{source.name!r} of query {reader!r} reads; write to a folder outside of it, or let the "
         "source read that folder alone"
     )
-
-
-def _is_of_files(source: SourceDefinition) -> bool:
-    return source.path is not None and source.format.lower() in FILE_FORMATS
 
 
 def _holds(outer: str, inner: str) -> bool:

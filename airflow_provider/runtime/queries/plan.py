@@ -6,16 +6,15 @@ import collections.abc
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sources import SOURCE_OPTION
 from airflow_provider.runtime.checkpoint.operator_kinds import (
     Setting,
     kind_of_node,
 )
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
 from airflow_provider.runtime.spark.versions import (
     engine_class,
-    file_entry,
     reads_stream,
     stream_of,
 )
@@ -31,9 +30,6 @@ log = logging.getLogger(__name__)
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 FILE_SCAN: Final = "FileSourceScanExec"
-FILE_SOURCE: Final = "FileStreamSource"
-LISTED: Final = "allFilesForTriggerAvailableNow"
-"""The field of a file source with the files that it has listed for a run that ends."""
 STREAM_SCAN: Final = "MicroBatchScanExec"
 _BATCH_SCAN: Final = "BatchScanExec"
 _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
@@ -306,20 +302,3 @@ def rows_of(leaf: Any) -> int:
     """Return the rows that a scan has read."""
     metrics = leaf.metrics()
     return int(metrics.apply("numOutputRows").value()) if metrics.contains("numOutputRows") else 0
-
-
-def private_field(instance: Any, name: str) -> Any:
-    """Return a readable private field of a JVM object."""
-    field = instance.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field
-
-
-def private_value(instance: Any, name: str) -> Any:
-    """Return the value of a private field of a JVM object."""
-    return private_field(instance, name).get(instance)
-
-
-def listed_files(listed: Any) -> Iterator[tuple[str, int]]:
-    """Yield path and modification time in milliseconds of each file of a listing, in one call."""
-    return map(file_entry, filter(None, str(listed.mkString("\n")).split("\n")))

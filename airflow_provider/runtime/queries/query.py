@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sinks import LocatedSink, ObservedSink
-from airflow_provider.runtime.base.extensions import FINGERPRINTS, load_known
+from airflow_provider.runtime.api.sources import ObservedSource
+from airflow_provider.runtime.base.extensions import CONNECTORS, FINGERPRINTS, load_known
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.operator_kinds import operator_title
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkStreamError
 from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS, datasets_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (
@@ -32,15 +32,9 @@ from airflow_provider.runtime.queries.plan import (
     sources_under_a_watermark,
 )
 from airflow_provider.runtime.queries.planned_operators import plan_operators, shapes_of
-from airflow_provider.runtime.queries.source import (
-    UNKNOWN_FORMAT,
-    SourceBinding,
-    SourceDefinition,
-    is_registered,
-    lacks_kafka,
-    missing_connector,
-)
 from airflow_provider.runtime.queries.spark_options import refused_reads
+from airflow_provider.runtime.sources.declared import ForeignSource, SourceBinding, SourceDefinition
+from airflow_provider.runtime.sources.spark import is_registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -122,8 +116,7 @@ class QueryDefinition:
         """Return the datasets that it reads and writes, by source and sink, as JSON values."""
         return {
             "sources": {
-                source.name: _plain(datasets_of(source.format, source.path, source.options))
-                for source in self._sources_of_rows
+                source.name: _plain(_datasets_of_source(source)) for source in self._sources_of_rows
             },
             "sinks": {sink.name: _plain(_datasets_of_sink(sink)) for sink in self.all_sinks},
         }
@@ -287,6 +280,10 @@ def _datasets_of_sink(sink: NamedSink) -> Sequence[Dataset]:
         return ()
 
 
+def _datasets_of_source(source: SourceDefinition) -> Sequence[Dataset]:
+    return source.source.datasets() if isinstance(source.source, ObservedSource) else ()
+
+
 def _plain(datasets: Iterable[Dataset]) -> list[dict[str, str]]:
     return [dataset._asdict() for dataset in datasets]
 
@@ -294,12 +291,8 @@ def _plain(datasets: Iterable[Dataset]) -> list[dict[str, str]]:
 def _foreign(position: int) -> SourceDefinition:
     return SourceDefinition(
         name=f"source-{position}",
-        format=UNKNOWN_FORMAT,
-        path=None,
-        schema=None,
-        options={},
+        source=ForeignSource(),
         bounded=False,
-        watermark=None,
     )
 
 
@@ -311,9 +304,9 @@ def check_sources(query: QueryDefinition) -> None:
     by_name = {source.name: source for source in query.sources}
     ending = query.ending
     for name in ending:
-        if by_name[name].format.lower() not in FILE_FORMATS:
+        if by_name[name].files is None:
             raise ConfigError(
-                f"query {query.name!r}: source {name!r} ({by_name[name].format}) is bounded beside "
+                f"query {query.name!r}: source {name!r} ({by_name[name].kind}) is bounded beside "
                 "sources that are not, and only files can end there; keep it in files, or "
                 f"{words()['ONE_END']}"
             )
@@ -363,7 +356,7 @@ def bind(
 
 
 _OF_FILES: Final = "FileSource["
-_NOT_FOUND: Final = "DATA_SOURCE_NOT_FOUND"
+_NOT_FOUND: Final = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
 
 
 def check_query(query: QueryDefinition) -> None:
@@ -438,8 +431,8 @@ def _of_sink(query: QueryDefinition) -> Iterator[SparkStreamError]:
     if error is None:
         return
     what = f"query {query.name!r}: the sink {query.native.name}"
-    if lacks_kafka(provider, error):
-        yield missing_connector(spark, what)
+    if provider.lower() in CONNECTORS:
+        yield load_known(CONNECTORS, provider.lower())(spark, what)
     else:
         yield _refused(error, f"{what}: {classify(error).reason}", mistake=ConfigError)
 
@@ -467,6 +460,6 @@ def _missing_provider(spark: SparkSession, provider: str) -> Exception | None:
             provider, state.conf()
         )
     except (Py4JError, PySparkException) as error:
-        is_missing = lacks_kafka(provider, error) or _NOT_FOUND in str(error)
+        is_missing = any(each in str(error) for each in _NOT_FOUND)
         return error if is_missing and not is_registered(spark, provider) else None
     return None

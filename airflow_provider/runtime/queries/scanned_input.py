@@ -13,20 +13,13 @@ import re
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.api.sources import SOURCE_OPTION
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, offset_value
 from airflow_provider.runtime.errors import MisreadInputError, MissingInputError, some_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.queries.path_patterns import is_pattern
-from airflow_provider.runtime.queries.plan import (
-    FILE_SCAN,
-    FILE_SOURCE,
-    STREAM_SCAN,
-    items,
-    leaves,
-    option_of,
-    private_value,
-)
-from airflow_provider.runtime.queries.source import SOURCE_OPTION
+from airflow_provider.runtime.queries.plan import FILE_SCAN, STREAM_SCAN, items, leaves, option_of
+from airflow_provider.runtime.sources.file_stream import FILE_SOURCE, private_value
+from airflow_provider.runtime.sources.path_patterns import is_pattern
 from airflow_provider.runtime.spark.versions import reads_stream, stream_of
 
 if TYPE_CHECKING:

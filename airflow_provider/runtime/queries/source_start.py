@@ -13,17 +13,15 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.jobdir.datasets import FILE_FORMATS
-from airflow_provider.runtime.queries.path_patterns import is_pattern
-from airflow_provider.runtime.queries.plan import (
+from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.sources.file_stream import (
     FILE_SOURCE,
     LISTED,
-    items,
     listed_files,
     private_field,
     private_value,
 )
-from airflow_provider.runtime.queries.source import NAME
+from airflow_provider.runtime.sources.path_patterns import is_pattern
 from airflow_provider.runtime.spark.versions import path_method
 
 if TYPE_CHECKING:
@@ -49,11 +47,10 @@ def changed_at_start(
     Raises:
         SparkStreamError: the query has started without these changes; stop it.
     """
-    sorts = lists_once and any(s.read_order == NAME and not s.ended for s in definition.sources)
+    sorts = lists_once and any(s.is_by_name and not s.ended for s in definition.sources)
     # The batches of Spark's own sinks are not seen before they are written.
     is_unseen = definition.native is not None and any(
-        source.format.lower() in FILE_FORMATS or not source.is_known
-        for source in definition.sources
+        source.files is not None or not source.is_known for source in definition.sources
     )
     if not (sorts or each_file_once or is_unseen):
         yield
@@ -118,7 +115,7 @@ class _Start:
         jvm = self._definition.df.sparkSession._jvm
         streams = items(execution.sources())
         for stream, source in zip(streams, self._definition.sources, strict=True):
-            if self._sorts and source.read_order == NAME and not source.ended:
+            if self._sorts and source.is_by_name and not source.ended:
                 listed = private_field(stream, LISTED)
                 listed.set(stream, _sorted_by_path(listed.get(stream), jvm))
             is_of_files = stream.getClass().getSimpleName() == FILE_SOURCE

@@ -6,10 +6,9 @@ import difflib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sources import SOURCE_OPTION
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import FORMAT
 from airflow_provider.runtime.queries.plan import items, options_of_leaf
-from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark.options import (
     option_names,
     refused_options,
@@ -35,7 +34,7 @@ def check_options(source: str, source_format: str, options: Mapping[str, Any]) -
     Raises:
         ConfigError: Spark would ignore an option, or leave out, double or change input.
     """
-    if not rows_of(source_format) or source_format.lower() == FORMAT:  # which has its own checks
+    if not rows_of(source_format):
         return
     known = {name.lower(): name for name in option_names()}
     for name in options:

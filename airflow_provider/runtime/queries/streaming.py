@@ -12,9 +12,6 @@ from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.queries.accounting import checked_rows
-from airflow_provider.runtime.queries.batch import (
-    UnreadFiles,
-)
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
     last_progress_of,
@@ -31,6 +28,7 @@ from airflow_provider.runtime.queries.scanned_input import RepeatedFilesError, S
 from airflow_provider.runtime.queries.source_start import changed_at_start
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
 from airflow_provider.runtime.sinks.spark_sink import SparkSink, SparkSinkEpochs
+from airflow_provider.runtime.sources.file_stream import UnreadFiles
 from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.samples.inputs import table_of
 from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sources.files import FilesSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage
     from airflow_provider.runtime.queries.output_locations import Sinks
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.samples.inputs import Samples
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 
 class SampleContext(JobContext):
@@ -42,18 +43,16 @@ class SampleContext(JobContext):
 
     def _source(self, declared: SourceDefinition) -> SourceDefinition:
         given = self._samples.find(declared.name)
-        if declared.is_internal and declared.path is not None and given is None:
-            location = location_key(declared.path)
+        if declared.is_internal and declared.folder is not None and given is None:
+            location = location_key(declared.folder)
             self._read_again.add(location)
             _, files = self._files[location]
-            return dataclasses.replace(declared, path=files.location, bounded=True)
+            found = dataclasses.replace(declared.source, path=files.location)  # type: ignore[type-var]
+            return dataclasses.replace(declared, source=found, bounded=True)
         folder, schema = self._samples.source(declared, self.spark)
         return dataclasses.replace(
             declared,
-            format="parquet",
-            path=folder,
-            schema=schema,
-            options={"maxFilesPerTrigger": "1"},
+            source=FilesSource("parquet", folder, schema, {"maxFilesPerTrigger": "1"}),
             bounded=True,
             ends=None,
             is_internal=False,

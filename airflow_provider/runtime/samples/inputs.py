@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 _BATCH: Final = "__spark_stream_batch"
 _ROW: Final = "__spark_stream_row"
@@ -57,12 +57,12 @@ class Samples:
         Raises:
             ConfigError: there is no sample, or it does not fit the source.
         """
-        name, schema, where = declared.name, declared.schema, f"source {declared.name!r}"
-        known = declared.known_format
+        name, where, read = declared.name, f"source {declared.name!r}", declared.source
+        schema = getattr(read, "schema", None)
         if declared.records is not None and declared.records.line_format is None:
             schema = None  # that of messages' values
-        if schema is None and isinstance(known, TypedSource):
-            schema = known.schema(declared.options)
+        if schema is None and isinstance(read, TypedSource):
+            schema = read.columns()
         columns = None if schema is None else session.createDataFrame([], schema).schema
         key = name, "" if columns is None else columns.json()
         if key not in self._written:

@@ -121,7 +121,7 @@ class SparkSink:
         return f"spark:{self._format}" + (f":{shown_address(path)}" if path else "")
 
     def datasets(self) -> tuple[Dataset, ...]:
-        return datasets_of(self._format, None, self._options)
+        return datasets_of(self._format, self._options)
 
     @property
     def guarantee(self) -> str:

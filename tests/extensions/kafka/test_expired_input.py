@@ -8,14 +8,16 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA
-from airflow_provider.extensions.kafka.offsets import Range
-from airflow_provider.runtime.jobdir.datasets import Partition
+from airflow_provider.extensions.kafka.formats import PythonKafka
+from airflow_provider.extensions.kafka.offsets import Partition, Range
 from airflow_provider.runtime.queries.batch import lossy_among, warn_of_losses
-from airflow_provider.runtime.queries.source import SourceDefinition
+from tests.declaring import declared
 
 A0 = Partition("a", 0)
-KAFKA = [PYTHON_KAFKA, PYTHON_KAFKA]  # two sources of one format
+KAFKA = [
+    PythonKafka("spark-stream-kafka"),
+    PythonKafka("spark-stream-kafka"),
+]  # two sources of one format
 
 
 class Sequence:
@@ -52,14 +54,12 @@ def planned(*part):
 
 
 def source(source_format, **options):
-    return SourceDefinition(
-        name="clicks",
+    return declared(
+        "clicks",
         format=source_format,
         path=None,
-        schema=None,
         options=options,
         bounded=False,
-        watermark=None,
     )
 
 
@@ -93,6 +93,6 @@ def test_tasks_of_other_sources_are_left_alone(caplog):
 def test_a_plan_is_looked_at_where_messages_may_be_left_out():
     """That is our source, where the job lets it go on."""
     loses = source("spark-stream-kafka", failOnDataLoss="false")
-    assert [PYTHON_KAFKA] == lossy_among([source("csv"), loses])
+    assert [loses.source] == lossy_among([source("csv"), loses])
     assert [] == lossy_among([source("spark-stream-kafka")])
     assert [] == lossy_among([source("kafka", failOnDataLoss="false")])

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.extensions.kafka.offsets import (
+    Partition,
     Range,
     find_ranges,
+    from_json,
     limited,
     listed,
     not_after,
     split,
+    to_json,
 )
-from airflow_provider.runtime.jobdir.datasets import Partition, from_json, to_json
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 PARTITIONS = st.builds(Partition, st.sampled_from("ab"), st.integers(0, 11))

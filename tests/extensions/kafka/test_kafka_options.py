@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.kafka.formats import PYTHON_KAFKA, SPARKS_KAFKA
-from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST
+from airflow_provider.extensions.kafka.connector import lacks_connector, missing_source
+from airflow_provider.extensions.kafka.formats import PythonKafka, SparksKafka
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, parse_options
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.fixes import Caller, addressing
-from airflow_provider.runtime.jobdir.datasets import Partition
-from airflow_provider.runtime.queries.source import lacks_kafka, missing_source
 from airflow_provider.runtime.spark.versions import fitting_packages
 
 SERVERS = {"kafka.bootstrap.servers": "h:1"}
@@ -150,13 +149,15 @@ def test_options_show_no_secret():
     assert SECRET not in repr(parse(**{"kafka.sasl.password": SECRET}))
 
 
-@pytest.mark.parametrize("kafka", [PYTHON_KAFKA, SPARKS_KAFKA], ids=lambda each: each.format)
+@pytest.mark.parametrize("kafka", [PythonKafka, SparksKafka], ids=lambda each: each.__name__)
 def test_a_source_that_ends_begins_with_the_first_offset(kafka):
     """Unless the job says where; one without end begins as Spark's connector does."""
-    assert {"a": "1", "startingOffsets": "earliest"} == kafka.complete({"a": "1"}, bounded=True)
-    assert {"a": "1"} == kafka.complete({"a": "1"}, bounded=False)
+    plain = kafka("any", options={"a": "1"})
+    assert {"a": "1", "startingOffsets": "earliest"} == plain.bounded().completed().options
+    assert {"a": "1"} == plain.completed().options
     for said in ("startingoffsets", "startingTimestamp", "STARTINGOFFSETSBYTIMESTAMP"):
-        assert {said: "x"} == kafka.complete({said: "x"}, bounded=True)
+        given = kafka("any", options={said: "x"})
+        assert {said: "x"} == given.bounded().completed().options
 
 
 def test_a_missing_connector_has_two_ways_out():
@@ -174,9 +175,8 @@ def test_a_missing_connector_has_two_ways_out():
         in_a_dag = str(missing_source(spark, "clicks"))
 
     assert f"{package},com.example:other_2.13:1.0" == fitting_packages(spark, asked)
-    assert lacks_kafka("Kafka", ValueError("Failed to find data source: kafka."))
-    assert not lacks_kafka("csv", ValueError("Failed to find data source: csv."))
-    assert not lacks_kafka("kafka", ValueError("no such option"))
+    assert lacks_connector(ValueError("Failed to find data source: kafka."))
+    assert not lacks_connector(ValueError("no such option"))
     words = ["'clicks'", f"--conf spark.jars.packages={package}"]
     words += ["'spark-stream-kafka'", "extra 'kafka'"]
     assert words == [word for word in words if word in text]

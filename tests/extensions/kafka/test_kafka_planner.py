@@ -7,11 +7,10 @@ import json
 import pytest
 
 from airflow_provider.extensions.kafka.client import Found
-from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Range
+from airflow_provider.extensions.kafka.offsets import EARLIEST, LATEST, Partition, Range
 from airflow_provider.extensions.kafka.options import parse_options
 from airflow_provider.extensions.kafka.planner import Planner
 from airflow_provider.runtime.errors import ConfigError, LostInputError
-from airflow_provider.runtime.jobdir.datasets import Partition
 from tests.unit.support import FakeClock
 
 T0, T1 = Partition("t", 0), Partition("t", 1)

@@ -17,15 +17,14 @@ from pyspark.sql.types import StructType
 from airflow_provider.extensions.kafka import client
 from airflow_provider.extensions.kafka.client import fetch
 from airflow_provider.extensions.kafka.columns import SCHEMA, Columns, schema_of
-from airflow_provider.extensions.kafka.formats import SPARKS_KAFKA
-from airflow_provider.extensions.kafka.offsets import Range
+from airflow_provider.extensions.kafka.formats import SparksKafka
+from airflow_provider.extensions.kafka.offsets import Partition, Range, to_json
 from airflow_provider.extensions.kafka.options import parse_options
 from airflow_provider.extensions.kafka.planner import check_options, latest_offsets, offsets_at
 from airflow_provider.extensions.kafka.source import KafkaDataSource
 from airflow_provider.extensions.kafka.stream import PlainStreamReader
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.datasets import Partition, to_json
 from tests.extensions.kafka.kafka_support import broker_with_times, kafka_broker, refusing_broker
 
 pytestmark = pytest.mark.slow
@@ -315,15 +314,15 @@ def test_sparks_connector_is_checked_where_the_client_is_installed(broker, monke
     broker.send("there", [b"1"])
     at = {"kafka.bootstrap.servers": broker.address, "minPartitions": "4"}
     with pytest.raises(ConfigError, match=r"source 'in' \(kafka\): no topic 'nope'"):
-        SPARKS_KAFKA.check("in", {**at, "subscribe": "there,nope"}, FRAME)
+        SparksKafka("kafka", options={**at, "subscribe": "there,nope"}).check_topics("in")
     for allowed in (
         {**at, "subscribe": "there"},
         {**at, "subscribePattern": "nope.*"},
         {**at, "SUBSCRIBE": "nope", "kafka.security.protocol": "SASL_SSL"},
     ):
-        SPARKS_KAFKA.check("in", allowed, FRAME)
+        SparksKafka("kafka", options=allowed).check_topics("in")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    SPARKS_KAFKA.check("in", {**at, "subscribe": "nope"}, FRAME)
+    SparksKafka("kafka", options={**at, "subscribe": "nope"}).check_topics("in")
 
 
 @pytest.mark.parametrize("library", ["confluent_kafka", "pyarrow"])

@@ -15,6 +15,7 @@ import pytest
 from airflow_provider.extensions.row_checks.quarantine_command import file_of
 from airflow_provider.extensions.row_checks.record_lines import lines_of
 from airflow_provider.extensions.row_checks.records import records_of
+from airflow_provider.runtime.sources.files import FilesSource
 
 pytestmark = pytest.mark.spark
 
@@ -109,7 +110,11 @@ class Source:
     def __init__(self, spark: Any, kind: str, options: dict[str, str]) -> None:
         self._spark, self._options = spark, options
         self.records = records_of(
-            "s", kind, SCHEMA, options, value=None, on="quarantine", limit=None
+            "s",
+            FilesSource(kind, None, SCHEMA, options),
+            value=None,
+            on="quarantine",
+            limit=None,
         )
 
     def read(self, folder: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
