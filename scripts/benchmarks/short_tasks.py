@@ -15,7 +15,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENTRY = "airflow_provider.runtime.driver.warm_up:windows"
+ENTRY = "airflow_provider.runtime.warm_up:windows"
 LOCATION = Path(os.environ["SHORT_LOCATION"])
 TASKS = int(os.environ["SHORT_TASKS"])
 CHAINS = int(os.environ["SHORT_CHAINS"])

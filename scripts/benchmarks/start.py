@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "start"
-ENTRY = "airflow_provider.runtime.driver.warm_up:windows"
+ENTRY = "airflow_provider.runtime.warm_up:windows"
 ROWS = 3_000
 KEYS = 100
 READY_S = 180.0

@@ -55,12 +55,12 @@ from airflow_provider.runtime.base.typed_json import decode, encode, read_json
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.control.launcher import record_exit
 from airflow_provider.runtime.control.submit import enter, entered_with
-from airflow_provider.runtime.driver.warm_up import warm_up
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_RETRY
 from airflow_provider.runtime.errors.redaction import remember_own
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.spark.defaults import JAVA_OPTIONS, is_fixed_at_start
 from airflow_provider.runtime.spark.session import jvm_settings, new_log_file, start_spark
+from airflow_provider.runtime.warm_up import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

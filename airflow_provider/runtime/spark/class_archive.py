@@ -41,7 +41,7 @@ _MAJOR: Final = re.compile(r'JAVA_VERSION="(?:1\.)?(\d+)')
 _OLDEST_JAVA: Final = 13  # an older one has neither the option that makes it, nor takes ours
 _VARIABLE: Final = "SPARK_STREAM_CACHE"
 _OFF: Final = "off"
-MAKER: Final = "airflow_provider.runtime.driver.warm_up"
+MAKER: Final = "airflow_provider.runtime.warm_up"
 """Module whose process runs a small job in a JVM with the option that it gets."""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.context import JobContext
 
 _ROWS: Final = "2026-01-01 00:00:01,a,1\n2026-01-01 00:00:02,b,2\n"
-_ENTRY: Final = "airflow_provider.runtime.driver.warm_up:windows"
+_ENTRY: Final = "airflow_provider.runtime.warm_up:windows"
 
 
 def windows(ctx: JobContext) -> None:

@@ -1,0 +1,1 @@
+from tests.spark.number_source import *
