@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.base.runtime_zip import runtime_zip, write_package
+from airflow_provider.runtime.base.service_answers import exit_code_in, reason_in
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.control.spark_submit import exit_code_in, reason_in
 from airflow_provider.runtime.control.submit import (
     Action,
     check_not_revoked,

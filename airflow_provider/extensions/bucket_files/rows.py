@@ -6,10 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.bucket_files import lines, parquet
-from airflow_provider.runtime.base.names import quoted
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.columns import with_folder_values
-from airflow_provider.runtime.sinks.files import BUCKET_FORMATS
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.columns import quoted, with_folder_values
+from airflow_provider.runtime.api.kit.data_files import BUCKET_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

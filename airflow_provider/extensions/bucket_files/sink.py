@@ -10,6 +10,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.bucket_files.rows import RowFormat
 from airflow_provider.extensions.bucket_files.upload import Uploaded, UploadTask, run_upload
+from airflow_provider.runtime.api.errors import ConfigError, SinkError
+from airflow_provider.runtime.api.kit.columns import check_columns, refusing_folder_values
+from airflow_provider.runtime.api.kit.data_files import (
+    final_name,
+    is_final_name,
+    is_name_of,
+    last_marked,
+    marked,
+    put_mark,
+)
+from airflow_provider.runtime.api.kit.failpoints import failpoints
+from airflow_provider.runtime.api.kit.lineage import folder_dataset
+from airflow_provider.runtime.api.kit.locations import open_objects
+from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
+from airflow_provider.runtime.api.kit.parallel import for_each
+from airflow_provider.runtime.api.kit.refusals import refusal_of
+from airflow_provider.runtime.api.kit.spark import arrow_schema
+from airflow_provider.runtime.api.kit.staging import (
+    check_append_only,
+    folder_name,
+    is_inside,
+    own_errors,
+    staged_epochs,
+)
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -21,38 +45,14 @@ from airflow_provider.runtime.api.sinks import (
     reading,
     tampered_record_error,
 )
-from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
-from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.sinks.columns import check_columns, refusing_folder_values
-from airflow_provider.runtime.sinks.files import (
-    final_name,
-    is_final_name,
-    is_name_of,
-    last_marked,
-    marked,
-    put_mark,
-)
-from airflow_provider.runtime.sinks.staging import (
-    check_append_only,
-    folder_name,
-    is_inside,
-    own_errors,
-    staged_epochs,
-)
-from airflow_provider.runtime.spark.versions import arrow_schema
-from airflow_provider.runtime.storage.copy_files import for_each
-from airflow_provider.runtime.storage.open import open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.api.kit.object_stores import ObjectStorage
     from airflow_provider.runtime.api.storages import GoOn
-    from airflow_provider.runtime.storage.objects import ObjectStorage
 
 _AT_ONCE: Final = 32  # requests; more only earns "slow down" from the store
 _MOST_FILES: Final = 100_000
@@ -62,7 +62,7 @@ _Move = tuple[str, str, int]  # the staged file's path, the published one's, and
 
 
 class BucketFilesSink:
-    """Files in an object store; :func:`~airflow_provider.runtime.sinks.files.files` makes one."""
+    """Files in an object store; :func:`~airflow_provider.runtime.files` makes one."""
 
     api_version = 1
 

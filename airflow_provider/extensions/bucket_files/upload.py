@@ -15,8 +15,8 @@ import tempfile
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.open import open_objects
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.locations import open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.storage.objects import ObjectStorage
+    from airflow_provider.runtime.api.kit.object_stores import ObjectStorage
 
 # Small enough to be copied in seconds, and for a disk that shuffles lie on, too.
 _MOST_BYTES: Final = 2**30

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.api.kit.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.add_file import partition_of
+from airflow_provider.runtime.api.kit.file_trees import flush
+from airflow_provider.runtime.api.kit.locations import local_path_of
+from airflow_provider.runtime.api.kit.staging import folder_name, is_inside
 from airflow_provider.runtime.api.sinks import key_of, reading, tampered_record_error
-from airflow_provider.runtime.sinks.staging import folder_name, is_inside
-from airflow_provider.runtime.storage.file_tree import flush
-from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

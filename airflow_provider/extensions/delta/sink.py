@@ -24,6 +24,34 @@ from airflow_provider.extensions.delta.schema import (
     check_fits,
     check_partitions,
 )
+from airflow_provider.runtime.api.errors import (
+    ConfigError,
+    RevertError,
+    SinkError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.api.kit.clock import Clock, SystemClock
+from airflow_provider.runtime.api.kit.extras import require_extra
+from airflow_provider.runtime.api.kit.failpoints import failpoints
+from airflow_provider.runtime.api.kit.file_trees import remove_tree
+from airflow_provider.runtime.api.kit.lineage import folder_dataset
+from airflow_provider.runtime.api.kit.locations import (
+    local_path_of,
+    open_objects,
+    scheme_of,
+    spark_url,
+)
+from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
+from airflow_provider.runtime.api.kit.refusals import refusal_of
+from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
+from airflow_provider.runtime.api.kit.staging import (
+    PARQUET,
+    check_append_only,
+    own_errors,
+    settings,
+    stage_files,
+    staged_epochs,
+)
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -33,29 +61,6 @@ from airflow_provider.runtime.api.sinks import (
     Staged,
     skipped_epoch_error,
 )
-from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.base.clock import Clock, SystemClock
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.base.retry import Retries, RetryPolicy
-from airflow_provider.runtime.errors import (
-    ConfigError,
-    RevertError,
-    SinkError,
-    SparkStreamError,
-)
-from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
-from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir.datasets import folder_dataset
-from airflow_provider.runtime.sinks.staging import (
-    PARQUET,
-    check_append_only,
-    own_errors,
-    settings,
-    stage_files,
-    staged_epochs,
-)
-from airflow_provider.runtime.storage.file_tree import remove_tree
-from airflow_provider.runtime.storage.open import local_path_of, open_objects, scheme_of, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -18,23 +18,23 @@ import zlib
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.base.typed_json import at_most
-from airflow_provider.runtime.control.spark_submit import (
-    ANSWER_S,
-    WrongAnswerError,
-    answer_as,
-    exit_code_in,
-    is_transient,
-)
-from airflow_provider.runtime.errors import (
+from airflow_provider.runtime.api.errors import (
     ConfigError,
     LauncherAwayError,
     SparkStreamError,
     SubmissionRefusedError,
+    WrongAnswerError,
 )
-from airflow_provider.runtime.errors.explanation import first_line
+from airflow_provider.runtime.api.kit.extras import require_extra
+from airflow_provider.runtime.api.kit.messages import first_line
+from airflow_provider.runtime.api.kit.service_answers import (
+    ANSWER_S,
+    answer_as,
+    exit_code_in,
+    is_transient,
+)
+from airflow_provider.runtime.api.kit.typed_json import at_most
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -418,10 +418,10 @@ class EmrKind:
 
 
 def _client(conn_id: str, named: str, service: str) -> Any:
+    # The only module that has it in every supported version.
+    from airflow.exceptions import AirflowException  # type: ignore[attr-defined]
     from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
     from botocore.config import Config
-
-    from airflow_provider.airflow_versions import AirflowException
 
     # The caller repeats a request: before each, it looks for a run that has the token.
     once = Config(

@@ -15,13 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, Union
 
 from airflow_provider.extensions.hdfs.webhdfs import NameNode, Status, name_node
-from airflow_provider.runtime.base.clock import Clock, SystemClock
-from airflow_provider.runtime.base.retry import Retries, RetryPolicy
-from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.errors.redaction import shown_address
-from airflow_provider.runtime.storage.copy_files import for_each
-from airflow_provider.runtime.storage.mounts import TEMPORARY
-from airflow_provider.runtime.storage.store_errors import checked_size
+from airflow_provider.runtime.api.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.api.kit.clock import Clock, SystemClock
+from airflow_provider.runtime.api.kit.messages import shown_address
+from airflow_provider.runtime.api.kit.parallel import for_each
+from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
+from airflow_provider.runtime.api.kit.storages import TEMPORARY, checked_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -14,7 +14,8 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
-from airflow_provider.runtime.base.typed_json import (
+from airflow_provider.runtime.api.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.api.kit.typed_json import (
     MOST_BYTES,
     Check,
     Mismatch,
@@ -22,7 +23,6 @@ from airflow_provider.runtime.base.typed_json import (
     decode,
     read_json,
 )
-from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

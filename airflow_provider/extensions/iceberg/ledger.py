@@ -19,9 +19,15 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.errors import CorruptDocumentError
+from airflow_provider.runtime.api.kit.typed_json import (
+    Batch,
+    Mismatch,
+    NonNegative,
+    decode,
+    read_json,
+)
 from airflow_provider.runtime.api.sinks import key_of
-from airflow_provider.runtime.base.typed_json import Batch, Mismatch, NonNegative, decode, read_json
-from airflow_provider.runtime.errors import CorruptDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.names import quoted
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.columns import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.iceberg.schema import new_partition_fields, new_schema
+from airflow_provider.runtime.api.errors import SinkError
+from airflow_provider.runtime.api.kit.staging import folder_name, is_inside
 from airflow_provider.runtime.api.sinks import reading, tampered_record_error
-from airflow_provider.runtime.errors import SinkError
-from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,9 +9,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from airflow_provider.extensions.kafka.offsets import Partition, listed
-from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
+from airflow_provider.runtime.api.errors import ConfigError, LostInputError, OutageError
+from airflow_provider.runtime.api.kit.clock import SystemClock
+from airflow_provider.runtime.api.kit.extras import require_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.kafka.columns import Columns
     from airflow_provider.extensions.kafka.offsets import Offsets, Range
     from airflow_provider.extensions.kafka.options import KafkaOptions
-    from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.errors import SparkStreamError
+    from airflow_provider.runtime.api.errors import SparkStreamError
+    from airflow_provider.runtime.api.kit.clock import Clock
 
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.kafka.offsets import FORMAT
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.spark import own_package
 from airflow_provider.runtime.errors.fixes import PACKAGES, set_conf
-from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

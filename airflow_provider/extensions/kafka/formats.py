@@ -16,10 +16,10 @@ from airflow_provider.extensions.kafka.connector import (
 from airflow_provider.extensions.kafka.offsets import FORMAT, Range, to_json
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_start
 from airflow_provider.extensions.kafka.topics import datasets_of
+from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.api.kit.sources import SparkSource, is_registered, shown_end
+from airflow_provider.runtime.api.kit.spark import own_package
 from airflow_provider.runtime.api.sources import Location, Loss
-from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.sources.spark import SparkSource, is_registered, shown_end
-from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:
     import datetime as dt

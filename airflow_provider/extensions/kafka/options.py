@@ -10,9 +10,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.kafka.offsets import EARLIEST, FORMAT, LATEST, Partition, from_json
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.redaction import shown_address
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.messages import shown_address
+from airflow_provider.runtime.api.kit.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,8 @@ from airflow_provider.extensions.kafka.offsets import (
     split,
 )
 from airflow_provider.extensions.kafka.options import parse_options, what_is_read
-from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError, LostInputError
+from airflow_provider.runtime.api.errors import ConfigError, LostInputError
+from airflow_provider.runtime.api.kit.clock import SystemClock
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider.extensions.kafka.client import Found
     from airflow_provider.extensions.kafka.offsets import Offsets, Partition, Range
     from airflow_provider.extensions.kafka.options import Bound, KafkaOptions
-    from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.api.kit.clock import Clock
 
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from airflow_provider.extensions.kafka.client import Connection, fetch
 from airflow_provider.extensions.kafka.offsets import LATEST, from_json, limited, to_json
 from airflow_provider.extensions.kafka.planner import Planner
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.kit.typed_json import read_json
 from airflow_provider.runtime.api.sinks import Dataset
-from airflow_provider.runtime.base.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

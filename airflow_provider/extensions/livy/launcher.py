@@ -14,21 +14,24 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
-from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.base.typed_json import NonNegative, at_most, read_json
-from airflow_provider.runtime.control.spark_submit import (
-    ANSWER_S,
+from airflow_provider.runtime.api.errors import (
+    ConfigError,
+    LauncherAwayError,
+    SubmissionRefusedError,
     WrongAnswerError,
+)
+from airflow_provider.runtime.api.kit.clock import SystemClock
+from airflow_provider.runtime.api.kit.extras import require_extra
+from airflow_provider.runtime.api.kit.messages import first_line, shown_address
+from airflow_provider.runtime.api.kit.service_answers import (
+    ANSWER_S,
     answer_as,
     exit_code_in,
     is_transient,
     reason_in,
 )
-from airflow_provider.runtime.errors import ConfigError, LauncherAwayError, SubmissionRefusedError
-from airflow_provider.runtime.errors.explanation import first_line
-from airflow_provider.runtime.errors.redaction import shown_address
+from airflow_provider.runtime.api.kit.typed_json import NonNegative, at_most, read_json
+from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
     from airflow.providers.apache.livy.hooks.livy import LivyHook
     from airflow.sdk import Connection
 
+    from airflow_provider.runtime.api.kit.clock import Clock
     from airflow_provider.runtime.api.launchers import Application
-    from airflow_provider.runtime.base.clock import Clock
 
 T = TypeVar("T")
 

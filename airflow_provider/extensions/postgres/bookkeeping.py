@@ -19,8 +19,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.postgres.table import lock_name
+from airflow_provider.runtime.api.errors import LeaseLostError
 from airflow_provider.runtime.api.sinks import lost_commit_error, reading, tampered_record_error
-from airflow_provider.runtime.errors import LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.redaction import Secrets
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.extras import require_extra
+from airflow_provider.runtime.api.kit.messages import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

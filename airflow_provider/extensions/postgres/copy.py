@@ -15,8 +15,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.names import quoted
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.columns import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

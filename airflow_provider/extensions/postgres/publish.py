@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.extensions.postgres.bookkeeping import Books, staged_name
 from airflow_provider.extensions.postgres.copy import TargetColumn, is_own_type
 from airflow_provider.extensions.postgres.table import commas, listed
+from airflow_provider.runtime.api.errors import RevertError, SinkError
+from airflow_provider.runtime.api.kit.failpoints import failpoints
+from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.sinks import reading, skipped_epoch_error
-from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.errors import RevertError, SinkError
-from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,6 +23,10 @@ from airflow_provider.extensions.postgres.table import (
     definition,
     listed,
 )
+from airflow_provider.runtime.api.errors import ConfigError, OutageError, SinkError
+from airflow_provider.runtime.api.kit.clock import SystemClock
+from airflow_provider.runtime.api.kit.lineage import table_dataset
+from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -32,10 +36,6 @@ from airflow_provider.runtime.api.sinks import (
     Staged,
     lost_commit_error,
 )
-from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.retry import Retries, RetryPolicy
-from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
-from airflow_provider.runtime.jobdir.datasets import table_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.api.kit.clock import Clock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

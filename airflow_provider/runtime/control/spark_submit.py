@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.extensions import WARM_DRIVERS, load_known
 from airflow_provider.runtime.base.host import identify, module_command
 from airflow_provider.runtime.base.runtime_zip import APPLICATION
-from airflow_provider.runtime.base.typed_json import Mismatch, decode
+from airflow_provider.runtime.base.service_answers import reason_in
 from airflow_provider.runtime.errors import LauncherAwayError
-from airflow_provider.runtime.errors.explanation import first_line, line_in
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.spark.installation import check_java
 from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file_at
@@ -186,46 +184,3 @@ class SparkSubmitLauncher:
         )
         # A process that outlives it must not leave it a zombie; no other code waits for it.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
-
-
-T = TypeVar("T")
-
-_EXIT_CODE: Final = re.compile(
-    r"(?:exit ?code|exited with(?: status| code)?)\s*[:=]?\s*(-?\d{1,3})\b", re.IGNORECASE
-)
-_LONGEST: Final = 1200  # a screen of the driver's, without its labels
-ANSWER_S: Final = 15.0
-"""How long a cluster's service may take to answer one request: a task asks it again."""
-_TOO_MANY, _SERVER_ERROR = 429, 500  # of HTTP
-
-
-def is_transient(status: int) -> bool:
-    """Whether the same request may succeed a little later, by its HTTP status."""
-    return status >= _SERVER_ERROR or status == _TOO_MANY
-
-
-class WrongAnswerError(LauncherAwayError):
-    """A service's answer does not match its documentation."""
-
-
-def answer_as(kind: type[T], raw: Any, *, where: str) -> T:
-    """Return an answer of a service as *kind*, a type that :mod:`~.base.typed_json` reads."""
-    try:
-        found: T = decode(kind, raw)
-    except Mismatch as problem:
-        raise WrongAnswerError(f"{where}: not an answer that is known: {problem}") from None
-    return found
-
-
-def exit_code_in(text: str) -> int | None:
-    """Return the exit code that a cluster's text names, the last one of several; None for none."""
-    found = _EXIT_CODE.findall(text)
-    return int(found[-1]) if found else None
-
-
-def reason_in(lines: tuple[str, ...]) -> str:
-    """Return why a driver ended, by its log: its own error, else its last line."""
-    own = line_in(lines)
-    if own is not None:
-        return own[:_LONGEST]
-    return first_line(next((line for line in reversed(lines) if line.strip()), ""))

@@ -99,6 +99,10 @@ class LauncherAwayError(SparkStreamError):
     """A cluster did not answer and may have acted: repeat the call with the same token."""
 
 
+class WrongAnswerError(LauncherAwayError):
+    """A service's answer does not match its documentation."""
+
+
 class StopRefusedError(ConfigError):
     """A job cannot be stopped in the requested way; it continues."""
 

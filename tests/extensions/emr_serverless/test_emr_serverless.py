@@ -15,12 +15,12 @@ import pytest
 from airflow_provider.extensions.emr_serverless import launcher as emr_serverless
 from airflow_provider.extensions.emr_serverless.launcher import EmrServerlessLauncher
 from airflow_provider.runtime.api.launchers import Application, Handle
-from airflow_provider.runtime.control.spark_submit import WrongAnswerError
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
     SparkStreamError,
     SubmissionRefusedError,
+    WrongAnswerError,
 )
 from airflow_provider.runtime.testing.launchers import RemoteLauncherContract, a_token
 from tests.contract.clusters import emr_launcher, serve_emr

@@ -13,8 +13,12 @@ import pytest
 from airflow_provider.extensions.livy import launcher as livy
 from airflow_provider.extensions.livy.launcher import LivyLauncher
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState
-from airflow_provider.runtime.control.spark_submit import WrongAnswerError
-from airflow_provider.runtime.errors import ConfigError, LauncherAwayError, SubmissionRefusedError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LauncherAwayError,
+    SubmissionRefusedError,
+    WrongAnswerError,
+)
 from airflow_provider.runtime.testing.launchers import RacingLauncherContract, a_token
 from tests.contract.clusters import LivyCluster, livy_launcher
 from tests.extensions.answering import NAME, PASSWORD, TOKEN, Service, check_wrong_answers

@@ -1,0 +1,21 @@
+"""Texts of errors: first lines, addresses and texts without secrets, and the costliest fix."""
+
+from __future__ import annotations
+
+from airflow_provider.runtime.errors.explanation import (
+    first_line,
+)
+from airflow_provider.runtime.errors.fixes import (
+    FROM_SCRATCH,
+)
+from airflow_provider.runtime.errors.redaction import (
+    Secrets,
+    shown_address,
+)
+
+__all__ = [
+    "FROM_SCRATCH",
+    "Secrets",
+    "first_line",
+    "shown_address",
+]
