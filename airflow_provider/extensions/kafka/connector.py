@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.extensions.kafka.offsets import FORMAT
 from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.messages import PACKAGES, set_conf
 from airflow_provider.runtime.api.kit.spark import own_package
-from airflow_provider.runtime.errors.fixes import PACKAGES, set_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

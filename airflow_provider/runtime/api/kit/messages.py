@@ -7,6 +7,8 @@ from airflow_provider.runtime.errors.explanation import (
 )
 from airflow_provider.runtime.errors.fixes import (
     FROM_SCRATCH,
+    PACKAGES,
+    set_conf,
 )
 from airflow_provider.runtime.errors.redaction import (
     Secrets,
@@ -15,7 +17,9 @@ from airflow_provider.runtime.errors.redaction import (
 
 __all__ = [
     "FROM_SCRATCH",
+    "PACKAGES",
     "Secrets",
     "first_line",
+    "set_conf",
     "shown_address",
 ]
