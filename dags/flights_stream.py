@@ -57,7 +57,7 @@ def flights_savepoint_check() -> None:
     @task
     def verify(triggering_asset_events: Any = None) -> str:
         """Compare every file with its checksum, and return the savepoint's address."""
-        from airflow_provider.runtime.savepoints.catalog import open_savepoint, verify_savepoint
+        from airflow_provider.runtime.api.kit.savepoints import open_savepoint, verify_savepoint
 
         # Events that come at once share a run; the newest savepoint is the one that is kept.
         newest = max(triggering_asset_events[SAVEPOINT], key=lambda event: event.timestamp)

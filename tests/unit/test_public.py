@@ -55,6 +55,16 @@ def test_importing_the_package_is_cheap(module):
     assert set() == loaded_by(module)
 
 
+def test_importing_the_interface_is_cheap():
+    """A launcher on the triggerer, without Spark there, pays for neither Spark nor a store."""
+    interface = Path(runtime.__file__).parent / "api"
+    paths = [path.relative_to(interface).with_suffix("") for path in interface.rglob("[a-z]*.py")]
+    modules = [".".join(path.parts) for path in paths if path.name != "object_stores"]
+
+    assert {"errors", "kit.staging"} <= set(modules)
+    assert set() == loaded_by(*(f"airflow_provider.runtime.api.{each}" for each in modules))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",

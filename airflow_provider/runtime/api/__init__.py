@@ -1,7 +1,9 @@
-"""The published interface: what an extension implements, and the values that it exchanges.
+"""The published interface: what an extension implements, raises and uses.
 
-Everything else in the package is private, whatever its name. The interface is versioned: it changes
-only together with :data:`VERSION`.
+Published are this package, :mod:`airflow_provider.runtime.testing` and
+:mod:`airflow_provider.hooks.api`, and for jobs the names of :mod:`airflow_provider.runtime` itself.
+Every other module of the runtime is private. The interface is versioned: it changes only together
+with :data:`VERSION`.
 """
 
 from __future__ import annotations

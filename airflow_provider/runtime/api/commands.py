@@ -32,5 +32,5 @@ class CommandModule(Protocol):
             commands: the commands of ``spark-stream``, as argparse has them.
             add: ``add(commands, name, run, help)`` makes a parser and returns it. ``run`` gets the
                 parsed arguments and returns the exit code; an error of
-                :mod:`airflow_provider.runtime.errors` that it raises is shown as any other.
+                :mod:`airflow_provider.runtime.api.errors` that it raises is shown as any other.
         """

@@ -12,7 +12,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
+from airflow_provider.runtime.api.errors import ConfigError, CorruptDocumentError
 
 _UNFINISHED = ".unfinished-"
 

@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 
 from airflow_provider.hooks.api import Link, Section, Table
+from airflow_provider.runtime.api.kit.job_records import directory_at, newest_run
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus, LogPart
 from airflow_provider.runtime.api.sinks import Committable, Dataset, Staged
-from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.runs import newest_run
 
 api_version = 1
 
