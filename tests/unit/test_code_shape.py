@@ -151,3 +151,22 @@ def test_no_modules_import_each_other_in_a_circle():
     order = list(graphlib.TopologicalSorter(imports).static_order())
 
     assert set(graph.modules) == set(order)
+
+
+def test_the_kernel_asks_sources_what_they_can_and_never_what_they_are_called():
+    """No format is named where queries are run, driven and stored; sources and extensions are."""
+    from airflow_provider.runtime.sources.files import FILE_FORMATS
+    from airflow_provider.runtime.sources.shorthand import KNOWN_FORMATS
+
+    formats = {*FILE_FORMATS, *KNOWN_FORMATS, "delta", "iceberg"}
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.value}"
+        for path in CODE
+        if path.parent.relative_to(ROOT).parts[:3][2:] in {("queries",), ("driver",), ("jobdir",)}
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.lower() in formats
+    ]
+
+    assert [] == found

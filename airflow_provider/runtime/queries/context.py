@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink, VisibleSink
-from airflow_provider.runtime.api.sources import BoundedSource
 from airflow_provider.runtime.base.extensions import ROW_CHECKS, load_known
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.errors import ConfigError
@@ -180,20 +179,15 @@ class JobContext(Callbacks):
         new = {name} if also is None else {name, f"{name}.also"}
         if any(source.name in new for source in self._sources):
             raise ConfigError(f"source {name!r} is read twice; keep the DataFrame and use it again")
-        given: dict[str, Any] = {
-            "path": path,
-            "schema": schema,
-            "options": options,
-            "order": read_order,
-        }
-        source = source_given(name, source, format, **given)
+        given: dict[str, Any] = {"path": path, "schema": schema, "options": options}
+        source = source_given(name, source, format, **given, order=read_order, bounded=bounded)
         written = output_named(path, self._written())
         if written is not None and isinstance(source, FilesSource):
             source = dataclasses.replace(source, path=written)
         binding = self._bindings.get(name, SourceBinding())
         declared = SourceDefinition(
             name=name,
-            source=source.bounded() if bounded and isinstance(source, BoundedSource) else source,
+            source=source,
             bounded=bounded,
             watermark=check_watermark(name, watermark),
             is_internal=written is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.sources import BoundedSource
 from airflow_provider.runtime.base.extensions import SOURCES, load_known
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sources.files import FILE_FORMATS, MODIFIED, FilesSource
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.sources import Source
 
 _OWN: Final = {"rate": RateSource, "rate-micro-batch": RateSource, "socket": SocketSource}
+KNOWN_FORMATS: Final = frozenset({*_OWN, *SOURCES, *FILE_FORMATS})
+"""The formats of which something is known beyond what Spark tells."""
 
 
 def source_of_format(
@@ -45,6 +48,7 @@ def source_given(
     schema: StructType | str | None,
     options: Mapping[str, str] | None,
     order: str,
+    bounded: bool,
 ) -> Source:
     """Return the source that a job gives, as an object or by its format.
 
@@ -53,9 +57,10 @@ def source_given(
     """
     if (source is None) == (source_format is None):
         raise ConfigError(f"source {name!r}: give either an object that is read, or format=…")
-    if source is None:
-        return source_of_format(str(source_format), path, schema, options, order=order)
     given = {"path": path, "schema": schema, "options": options}
-    if more := [key for key, value in given.items() if value is not None]:
+    more = [key for key, value in given.items() if value is not None]
+    if source is None:
+        source = source_of_format(str(source_format), path, schema, options, order=order)
+    elif more:
         raise ConfigError(f"source {name!r}: {more[0]}= goes to the source itself")
-    return source
+    return source.bounded() if bounded and isinstance(source, BoundedSource) else source

@@ -5,11 +5,15 @@ Its reader says where the letters end when a run begins, so each attempt of a ru
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from streams_outside import LinesSink
+
+from airflow_provider.runtime.api.kit.sources import reader_of
+from airflow_provider.runtime.api.sources import Location
 
 
 class Alphabet(DataSource):
@@ -44,10 +48,23 @@ class AlphabetReader(DataSourceStreamReader):
         yield from enumerate(self._path.read_text()[start:end], start=start)
 
 
+@dataclasses.dataclass(frozen=True)
+class AlphabetSource:
+    """The letters of a file, as ``ctx.read`` takes them."""
+
+    path: str
+    kind = "alphabet"
+
+    def load(self, spark, name, *, streaming):
+        spark.dataSource.register(Alphabet)
+        reader = reader_of(spark, name, streaming=streaming)
+        return reader.format("alphabet").option("path", self.path).load()
+
+    def location(self):
+        return Location(self.path)
+
+
 def spell(ctx):
     """Write each letter of the file with its position."""
-    ctx.spark.dataSource.register(Alphabet)
-    rows = ctx.read(
-        "letters", format="alphabet", options={"path": ctx.params["input"]}, bounded=True
-    )
+    rows = ctx.read("letters", AlphabetSource(ctx.params["input"]), bounded=True)
     ctx.write("out", rows, to=LinesSink(ctx.params["output"]))
