@@ -158,7 +158,7 @@ def test_the_kernel_asks_sources_what_they_can_and_never_what_they_are_called():
     from airflow_provider.runtime.sources.files import FILE_FORMATS
     from airflow_provider.runtime.sources.shorthand import KNOWN_FORMATS
 
-    formats = {*FILE_FORMATS, *KNOWN_FORMATS, "delta", "iceberg"}
+    formats = {*FILE_FORMATS, *KNOWN_FORMATS, "iceberg"}
     found = [
         f"{name_of(path)}:{node.lineno}: {node.value}"
         for path in CODE

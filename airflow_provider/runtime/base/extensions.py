@@ -44,6 +44,7 @@ ROW_CHECKS: Final = {
 }
 """What makes rules, what applies them to rows, and what tells records that cannot be read."""
 SOURCES: Final = {
+    "delta": f"{_HOME}.delta.connector:DeltaConnector",
     "kafka": f"{_HOME}.kafka.formats:SparksKafka",
     "spark-stream-kafka": f"{_HOME}.kafka.formats:PythonKafka",
 }
