@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider.runtime.api.commands import COMMANDS
-from airflow_provider.runtime.api.sources import LossySource, Source, TimedSource, TypedSource
+from airflow_provider.runtime.api.sources import (
+    BoundedSource,
+    CountedSource,
+    EndingSource,
+    LossySource,
+    ObservedSource,
+    OrderedSource,
+    SameInBatch,
+    SizedSource,
+    Source,
+    TimedSource,
+    TypedSource,
+)
 from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import ConfigError
@@ -105,18 +117,27 @@ def test_each_name_leads_to_an_object(table, name):
     assert extensions.load_known(TABLES[table], name) is not None
 
 
+CAPABILITIES = {
+    "delta": (EndingSource, OrderedSource, ObservedSource),
+    "kafka": (EndingSource, TimedSource, TypedSource, SizedSource, BoundedSource, ObservedSource),
+    "spark-stream-kafka": (
+        *(EndingSource, TimedSource, TypedSource, SizedSource, BoundedSource, ObservedSource),
+        LossySource,  # losses of Spark's connector are Spark's
+    ),
+}
+
+
 @pytest.mark.parametrize("name", extensions.SOURCES)
 def test_known_sources_implement_the_protocol(name):
-    """
-    Both formats of Kafka can end at a time and have columns of their own; losses of Spark's connector
-    are Spark's.
-    """
-    source = extensions.load_known(extensions.SOURCES, name)
+    """Each has the capabilities that its page promises, and no other one."""
+    source: object = extensions.load_known(extensions.SOURCES, name)(name)
+    every: set[Any] = {
+        *(EndingSource, OrderedSource, TimedSource, SizedSource, BoundedSource),
+        *(ObservedSource, LossySource, TypedSource, CountedSource, SameInBatch),
+    }
 
     assert isinstance(source, Source)
-    assert isinstance(source, TimedSource)
-    assert isinstance(source, TypedSource)
-    assert isinstance(source, LossySource) is (name != "kafka")
+    assert {*CAPABILITIES[name]} == {each for each in every if isinstance(source, each)}
 
 
 def test_an_extension_that_is_not_installed_is_named(monkeypatch):

@@ -200,6 +200,21 @@ class FailureClass(str, enum.Enum):
     ENVIRONMENT = "ENVIRONMENT"  # the machine's fault: another one, or later
     RECOVERABLE = "RECOVERABLE"  # anything else: try again
 
+    @property
+    def is_permanent(self) -> bool:
+        """Whether a retry fails again, until a person has changed something."""
+        return self is FailureClass.NON_RECOVERABLE
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may pass by itself, so that the query may be started again at once."""
+        return self in {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
+
+    @property
+    def names_host(self) -> bool:
+        """Whether the machine where it happened is a part of the explanation."""
+        return self is FailureClass.ENVIRONMENT
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -241,7 +256,7 @@ class Failure:
 
     @property
     def is_fatal(self) -> bool:
-        return self.failure_class is FailureClass.NON_RECOVERABLE
+        return self.failure_class.is_permanent
 
     @property
     def explanation(self) -> Explanation:
@@ -254,7 +269,7 @@ class Failure:
             batch=self.batch if self.query else None,
             source=self.source,
             input_file=self.input_file,
-            host=self.host if self.failure_class is FailureClass.ENVIRONMENT else "",
+            host=self.host if self.failure_class.names_host else "",
             why=without_package(beneath) if beneath not in self.reason else "",
             remedy=self.remedy,
         )

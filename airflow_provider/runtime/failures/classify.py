@@ -26,7 +26,6 @@ from airflow_provider.runtime.errors.explanation import (
 from airflow_provider.runtime.failures.causes import causes_of, input_in, location_in, text_of
 from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY, MAKE_ROOM, Wording, wording_of
-from airflow_provider.runtime.failures.rule import is_restartable
 from airflow_provider.runtime.failures.rules import (
     ABSENT,
     JVM_GONE,
@@ -113,11 +112,10 @@ def refusal_of(
         mistake: the class for what no retry helps against.
     """
     found = classify(error)
-    passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
     kind: type[SparkStreamError] = mistake  # also for what no rule knows
     if found.rule == ABSENT:
         kind = AbsentInputError
-    elif found.rule and found.failure_class in passes:
+    elif found.rule and found.failure_class.may_pass:
         kind = OutageError
     parts = found.explanation
     what = message or parts.what
@@ -133,8 +131,8 @@ def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
     marked = marks.class_of(causes)
     if marked is not None:
         failure_class, cause = marked
-        way = _MARKED_REMEDY if failure_class is FailureClass.NON_RECOVERABLE else ""
-        return _Classification(failure_class, _MARKED, is_restartable(failure_class), cause, way)
+        way = _MARKED_REMEDY if failure_class.is_permanent else ""
+        return _Classification(failure_class, _MARKED, failure_class.may_pass, cause, way)
     found = find_rule(causes)
     if found is None:
         return _Classification(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.conditions import decides_nothing, is_like
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.errors.explanation import FailureClass
     from airflow_provider.runtime.failures.causes import Cause
 
 
@@ -46,7 +46,7 @@ class Rule:
 
     @property
     def restartable(self) -> bool:
-        return is_restartable(self.failure_class) if self.restarts is None else self.restarts
+        return self.failure_class.may_pass if self.restarts is None else self.restarts
 
     def matches(self, cause: Cause) -> bool:
         return (
@@ -66,8 +66,3 @@ class Rule:
 
     def is_about_pyspark(self, condition: str) -> bool:
         return is_like(condition, self.pyspark_conditions) and not decides_nothing(condition)
-
-
-def is_restartable(failure_class: FailureClass) -> bool:
-    """Whether a restart of the query may help against a failure of that class."""
-    return failure_class in {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.errors import EXIT_OK
-from airflow_provider.runtime.errors.explanation import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.row_counts import run_counts
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.runs import RECENT, runs_newest_first
@@ -331,7 +331,7 @@ class Failures(_OfRuns):
                         "attempt": attempt.attempt,
                         "failure_class": failure.failure_class.value,
                         **{name: getattr(failure, name) for name in _SHOWN},
-                        "retryable": failure.failure_class is not FailureClass.NON_RECOVERABLE,
+                        "retryable": not failure.failure_class.is_permanent,
                     },
                 )
 
