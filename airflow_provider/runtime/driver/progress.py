@@ -174,7 +174,9 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "batch": spark.get("batchId"),
         "watermark": spark.get("eventTime", {}).get("watermark"),
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
-        "backlog": backlog_of(spark.get("sources", []), query.unread_files()),
+        "backlog": backlog_of(
+            spark.get("sources", []), query.unread_files(), query.definition.sources
+        ),
         "tasks": query.tasks(),
         "batch_sizing": query.batch_sizing(),
         "idle": query.idle_sources(),

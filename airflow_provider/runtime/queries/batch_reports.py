@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.api.sources import CountedSource
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import SparkStreamError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_provider.runtime.sources.declared import SourceDefinition
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +40,10 @@ class BatchReport(NamedTuple):
     unread_files: int | None = None
     late_rows: int | None = None
     counts: Mapping[str, int] = MappingProxyType({})
+    sources: Sequence[SourceDefinition] = ()
 
     def backlog(self) -> dict[str, int] | None:
-        return backlog_of(self.progress.get("sources", []), self.unread_files)
+        return backlog_of(self.progress.get("sources", []), self.unread_files, self.sources)
 
 
 class BatchReports:
@@ -47,7 +52,8 @@ class BatchReports:
     Thread safety: :meth:`staged` and :meth:`note` are called in Spark's callback thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Sequence[SourceDefinition] = ()) -> None:
+        self._sources = sources
         self._seen = -1
         self._new: list[BatchReport] = []
         self._notes: dict[int, dict[str, Any]] = {}
@@ -93,7 +99,8 @@ class BatchReports:
         return new
 
     def _with_notes(self, report: BatchReport) -> BatchReport:
-        return report._replace(**self._notes.pop(report.progress["batchId"], {}))
+        notes = self._notes.pop(report.progress["batchId"], {})
+        return report._replace(sources=self._sources, **notes)
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:
         last = query._jsq.lastProgress()
@@ -126,12 +133,22 @@ def own_report(batch: int, began: dt.datetime, seconds: float, rows: int | None)
 
 
 def backlog_of(
-    sources: Sequence[Mapping[str, Any]], unread_files: int | None
+    sources: Sequence[Mapping[str, Any]],
+    unread_files: int | None,
+    declared: Sequence[SourceDefinition] = (),
 ) -> dict[str, int] | None:
-    """Return the unread input of sources, by measure; None if none tells."""
+    """Return the unread input of sources, by measure; None if none tells.
+
+    Args:
+        sources: Spark's reports of them.
+        unread_files: of its file sources.
+        declared: the sources, in the same order; a report of another number is of none of them.
+    """
     found = {} if unread_files is None else {UNREAD_FILES: unread_files}
-    for source in sources:
-        metrics = source.get("metrics") or behind_latest(source)
+    known = [each.source for each in declared] if len(declared) == len(sources) else ()
+    for source, of in itertools.zip_longest(sources, known):
+        own = of.behind(source) if isinstance(of, CountedSource) else behind_latest(source)
+        metrics = source.get("metrics") or own
         for key, value in metrics.items():
             outstanding = key.lower().endswith(("outstanding", "behindlatest"))
             if outstanding and str(value).lstrip("-").isdigit():

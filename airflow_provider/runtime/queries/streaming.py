@@ -111,7 +111,7 @@ class RunningQuery:
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
         self._progress: dict[str, Any] | None = None
-        self._reports = BatchReports()
+        self._reports = BatchReports(definition.sources)
         self._rows: int | None = None  # of the last batch
         self._files: UnreadFiles | None = None
         self._unread: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.api.sources import (
@@ -22,7 +23,7 @@ from airflow_provider.runtime.sources.reading import unreadable
 from airflow_provider.runtime.sources.spark import SparkSource, reader_of, shown_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -91,8 +92,9 @@ class SourceDefinition:
 
     @property
     def options(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = getattr(self.source, "options", {})
-        return found
+        """Return the options of Spark's reader, as far as the source has some."""
+        found = getattr(self.source, "options", None)
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def spark_options(self) -> Mapping[str, str]:
