@@ -1,0 +1,209 @@
+"""Data files of a Delta table, read as Arrow batches with exactly the columns of a query.
+
+Executors import this module. A file is read row group by row group, a bounded part at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow_provider.extensions.delta.table_log import TableLog
+from airflow_provider.runtime.errors import ConfigError, LostInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.extensions.delta.commits import TableFile
+    from airflow_provider.extensions.delta.table_options import TableOptions
+
+_TASK_BYTES: Final = 16 * 2**20  # small files share a task, which costs more than reading them
+_TASK_FILES: Final = 64
+_BATCH_BYTES: Final = 8 * 2**20
+_BATCH_ROWS: Final = 20_000
+_BUFFER_BYTES: Final = 4 * 2**20  # of a column of a row group that is read
+
+
+class FileTask(NamedTuple):
+    """The files that one task reads."""
+
+    files: tuple[TableFile, ...]
+
+
+def tasks_of(files: Sequence[TableFile]) -> list[FileTask]:
+    """Return the tasks that read *files*, in their order."""
+    tasks: list[list[TableFile]] = []
+    size = 0
+    for file in files:
+        if not tasks or len(tasks[-1]) >= _TASK_FILES or size + file.size > _TASK_BYTES:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(file)
+        size += file.size
+    return [FileTask(tuple(task)) for task in tasks]
+
+
+def read_files(
+    options: TableOptions, schema: StructType, files: Sequence[TableFile]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *files*.
+
+    Args:
+        options: of the source.
+        schema: the columns of the query; a file without one of them has null there.
+        files: what is read, one after the other.
+
+    Raises:
+        ConfigError: a file is damaged, or has values of another type.
+        LostInputError: a file is gone.
+        OutageError: the store does not answer.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    target = to_arrow_schema(schema, timezone="UTC")
+    table = TableLog(options)
+    for file in files:
+        with table.own_errors(f"{file.path} cannot be read"):
+            yield from _read(table, file, target)
+
+
+def _read(table: TableLog, file: TableFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    where = f"{table.name}: {file.path}"
+    if "://" in file.path or file.path.startswith("/"):
+        raise ConfigError(
+            f"{where} is outside of the table's folder, as in a shallow clone, which this source "
+            "cannot read"
+        )
+    try:
+        with table.filesystem().open_input_file(file.path) as source:
+            # Spark's INT96 times have microseconds, which nanoseconds do not reach far enough for.
+            parquet = pq.ParquetFile(
+                source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES
+            )
+            stored = set(parquet.schema_arrow.names)
+            names = [name for name in target.names if name in stored - set(file.partition)]
+            rows = _rows_of_a_batch(parquet.metadata)
+            for batch in parquet.iter_batches(rows, columns=names):
+                yield conformed(batch, target, file, where)
+    except FileNotFoundError:
+        raise LostInputError(
+            f"{where} is gone: it was removed by VACUUM, or by hand, while it was read"
+        ) from None
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{where} is damaged, or no Parquet file: {error}") from None
+
+
+def _rows_of_a_batch(metadata: Any) -> int:
+    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    mean = size / max(metadata.num_rows, 1)
+    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES / max(mean, 1))))
+
+
+def conformed(
+    batch: pa.RecordBatch, target: pa.Schema, file: TableFile, where: str
+) -> pa.RecordBatch:
+    """Return the rows of a file with the columns of *target*.
+
+    Raises:
+        ConfigError: a column of the file has another type.
+    """
+    import pyarrow as pa
+
+    arrays = []
+    for field in target:
+        if field.name in file.partition:
+            value = pa.scalar(file.partition[field.name], field.type)
+            arrays.append(pa.repeat(value, batch.num_rows))
+        elif field.name in batch.schema.names:
+            column = f"{where}: column {field.name!r}"
+            arrays.append(_converted(batch.column(field.name), field.type, column))
+        else:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+    if not arrays:
+        return batch
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _converted(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
+    import pyarrow as pa
+
+    if array.type.equals(kind):
+        return array
+    if pa.types.is_dictionary(array.type):
+        return _converted(array.dictionary_decode(), kind, where)
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        return _struct(array, kind, where)
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        return _map(array, kind, where)
+    is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+    if pa.types.is_list(kind) and is_list:
+        offsets, values = _elements(array)
+        inner = _converted(values, kind.value_type, where)
+        return pa.ListArray.from_arrays(offsets, inner, type=kind, mask=array.is_null())
+    if not _is_exact(array.type, kind):
+        raise ConfigError(
+            f"{where} has the type {array.type} in this file, which is not the table's, {kind}"
+        )
+    return array.cast(kind)
+
+
+def _struct(array: pa.StructArray, kind: pa.StructType, where: str) -> pa.Array:
+    import pyarrow as pa
+
+    names = [field.name for field in array.type]
+    stored = dict(zip(names, array.flatten(), strict=True))
+    children = [
+        _converted(stored[field.name], field.type, where)
+        if field.name in stored
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+
+
+def _map(array: pa.MapArray, kind: pa.MapType, where: str) -> pa.Array:
+    import pyarrow as pa
+
+    entry = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
+    offsets, entries = _elements(array.cast(pa.list_(entry)))
+    keys, items = entries.flatten()
+    keys, items = (
+        _converted(keys, kind.key_type, where),
+        _converted(items, kind.item_type, where),
+    )
+    return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=array.is_null())
+
+
+def _elements(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the offsets and the elements of lists, which may be a slice of longer arrays."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
+    return pa.concat_arrays([pa.array([0], pa.int32()), ends]), array.flatten()
+
+
+def _is_exact(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether every value of a file's type is one of the column's type."""
+    import pyarrow.types as at
+
+    if at.is_null(stored):
+        return True
+    for is_number in (at.is_signed_integer, at.is_floating):
+        if is_number(kind):
+            return bool(is_number(stored) and stored.bit_width <= kind.bit_width)
+    if at.is_decimal(kind):
+        is_narrower = at.is_decimal(stored) and stored.precision <= kind.precision
+        return bool(is_narrower and stored.scale == kind.scale)
+    if at.is_timestamp(kind):  # INT96, which Spark writes, has no zone; it is in UTC
+        return bool(at.is_timestamp(stored) and (kind.tz is not None or stored.tz is None))
+    binary = (at.is_binary, at.is_large_binary, at.is_fixed_size_binary)
+    text = (at.is_string, at.is_large_string)
+    known = {at.is_string: (*text, *binary[:2]), at.is_binary: binary}
+    return any(of(kind) and any(check(stored) for check in known[of]) for of in known)

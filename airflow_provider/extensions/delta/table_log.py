@@ -1,0 +1,294 @@
+"""A Delta table as its source reads it: the current version, entries of the log, and snapshots.
+
+Everything is read through delta-rs, which knows the stores. A table that was deleted and made again
+under a process that has it open is noticed by the newest entry, which is not the same any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from airflow_provider.extensions.delta.commits import TableFile, parse_commit
+from airflow_provider.extensions.delta.partition_values import is_partition_type
+from airflow_provider.extensions.delta.table_schema import check_readable
+from airflow_provider.runtime.errors import (
+    AbsentInputError,
+    ConfigError,
+    LostInputError,
+    OutageError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.errors.explanation import FailureClass
+from airflow_provider.runtime.failures.classify import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+    from airflow_provider.extensions.delta.commits import Commit
+    from airflow_provider.extensions.delta.table_options import TableOptions
+
+_LOG: Final = "_delta_log"
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_HEAD_BYTES: Final = 4096  # of an entry: its time, and the names of files that no other one has
+
+
+class Snapshot(NamedTuple):
+    """A version of the table: its schema as Delta has it, and its files by their paths."""
+
+    version: int
+    schema: Mapping[str, Any]
+    files: tuple[TableFile, ...]
+
+
+class TableLog:
+    """The log of one table; not safe for threads."""
+
+    def __init__(self, options: TableOptions) -> None:
+        self.options = options
+        self.name = options.name
+        self._store = dict(options.storage_options) or None
+        self._table: DeltaTable | None = None
+        self._newest = b""  # the head of the newest entry
+        self._commits: dict[int, Commit] = {}
+        self._snapshot: Snapshot | None = None
+        self._active: tuple[int, frozenset[str]] | None = None
+
+    # --- the current version ----------------------------------------------------------------------
+
+    @property
+    def table(self) -> DeltaTable:
+        if self._table is None:
+            self.refresh()
+        assert self._table is not None  # noqa: S101 - refresh() has opened it, or raised
+        return self._table
+
+    @property
+    def version(self) -> int:
+        return self.table.version()
+
+    @property
+    def table_id(self) -> str:
+        return str(self.table.metadata().id)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The current schema, as Delta has it in JSON."""
+        return _schema_of(self.table)
+
+    @property
+    def partition_types(self) -> dict[str, str]:
+        """The Delta types of the columns by which the table is partitioned now."""
+        types = {field["name"]: field["type"] for field in self.schema["fields"]}
+        return {name: types[name] for name in self.table.metadata().partition_columns}
+
+    def refresh(self) -> None:
+        """Load the newest version.
+
+        Raises:
+            AbsentInputError: there is no table.
+            ConfigError: the table has a feature that this source cannot read, or the store refuses.
+            OutageError: the store does not answer.
+        """
+        with self.own_errors("the table cannot be opened"):
+            if self._table is not None and self._newest and self._head() == self._newest:
+                self._table.update_incremental()
+            else:
+                self._open()
+            self._newest = self._head()
+        assert self._table is not None  # noqa: S101 - it was opened
+        check_readable(self._table, self.name)
+
+    def _open(self) -> None:
+        from deltalake import DeltaTable
+
+        self._commits, self._snapshot, self._active = {}, None, None
+        self._table = DeltaTable(self.options.url, storage_options=self._store)
+
+    def _head(self) -> bytes:
+        """Return the beginning of the newest entry; empty when it is gone."""
+        assert self._table is not None  # noqa: S101 - it was opened
+        try:
+            with self.filesystem().open_input_stream(_path_of(self._table.version())) as entry:
+                return bytes(entry.read(_HEAD_BYTES))
+        except FileNotFoundError:
+            return b""
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def commit(self, version: int) -> Commit:
+        """Return the entry of a version that the table has had.
+
+        Raises:
+            LostInputError: it was cleaned up.
+        """
+        if version not in self._commits:
+            with self.own_errors(f"version {version} cannot be read"):
+                try:
+                    with self.filesystem().open_input_stream(_path_of(version)) as entry:
+                        lines = bytes(entry.read()).splitlines()
+                except FileNotFoundError:
+                    raise self._cleaned_up(version) from None
+            try:
+                self._commits[version] = parse_commit(version, lines, self._value_types())
+            except SparkStreamError as error:
+                raise type(error)(f"{self.name}: {error}") from error
+        return self._commits[version]
+
+    def forget_before(self, version: int) -> None:
+        """Drop the entries before *version* from memory."""
+        self._commits = {number: c for number, c in self._commits.items() if number >= version}
+
+    def earliest(self) -> int:
+        """Return the first version from which on the log has every entry."""
+        import pyarrow.fs as pafs
+
+        with self.own_errors("its log cannot be listed"):
+            listed = self.filesystem().get_file_info(pafs.FileSelector(_LOG))
+        names = (_ENTRY.fullmatch(each.path.rpartition("/")[2]) for each in listed)
+        versions = {int(match[1]) for match in names if match}
+        first = self.version + 1
+        while first - 1 in versions:
+            first -= 1
+        return first
+
+    def _cleaned_up(self, version: int) -> LostInputError:
+        return LostInputError(
+            f"{self.name}: version {version} is needed next, but its log begins at version "
+            f"{self.earliest()} and ends at version {self.version}: older entries were cleaned up. "
+            "on_gap='snapshot' begins again from a new snapshot"
+        )
+
+    def _value_types(self) -> dict[str, str]:
+        """Return the types of all columns that may partition the table, or did so once."""
+        fields = self.schema["fields"]
+        return {f["name"]: f["type"] for f in fields if is_partition_type(f["type"])}
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def snapshot(self, version: int) -> Snapshot:
+        """Return a version of the table.
+
+        Raises:
+            ConfigError: rows of a file were deleted by a deletion vector.
+            LostInputError: the log no longer has what the version consists of.
+        """
+        if self._snapshot is None or self._snapshot.version != version:
+            table = self._at(version)
+            with self.own_errors(f"the files of version {version} cannot be listed"):
+                found = Snapshot(version, _schema_of(table), tuple(_files_of(table)))
+                marked = _first_marked(table)
+            if marked is not None:
+                raise ConfigError(
+                    f"{self.name}: {marked} of version {version} has a deletion vector, which this "
+                    "source cannot read; run REORG TABLE … APPLY (PURGE), and start again"
+                )
+            self._snapshot = found
+        return self._snapshot
+
+    def _at(self, version: int) -> DeltaTable:
+        if version == self.version:
+            return self.table
+        from deltalake import DeltaTable
+
+        try:
+            return DeltaTable(self.options.url, version, self._store)
+        except Exception as error:  # noqa: BLE001 - delta-rs has errors of its own for each store
+            failure = self._failure(error, f"version {version} cannot be opened")
+            is_known = bool(classify(error).rule)  # delta-rs has none for a log with a gap
+        if is_known and not isinstance(failure, LostInputError):
+            raise failure
+        raise LostInputError(
+            f"{self.name}: the snapshot of version {version} cannot be read any more: its log has "
+            f"every entry only from version {self.earliest()} to {self.version}. "
+            "on_gap='snapshot' begins again from a new snapshot"
+        )
+
+    # --- data files -------------------------------------------------------------------------------
+
+    def missing(self, files: Iterable[TableFile]) -> list[str]:
+        """Return the paths that are gone; files of the current version are not looked for."""
+        if self._active is None or self._active[0] != self.version:
+            with self.own_errors("the files of the table cannot be listed"):
+                current = frozenset(file.path for file in _files_of(self.table))
+            self._active = self.version, current
+        old = [file.path for file in files if file.path not in self._active[1]]
+        with self.own_errors("its files cannot be looked for"):
+            import pyarrow.fs as pafs
+
+            found = self.filesystem().get_file_info(old) if old else []
+            return [each.path for each in found if each.type == pafs.FileType.NotFound]
+
+    def filesystem(self) -> Any:
+        """Return the table's folder as a filesystem of Arrow's."""
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
+        return pafs.PyFileSystem(DeltaStorageHandler(self.options.url, self._store))
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def own_errors(self, what: str) -> Iterator[None]:
+        """Turn what delta-rs and the stores raise into errors of this package, without secrets."""
+        try:
+            yield
+        except SparkStreamError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each store has errors of its own
+            failure = self._failure(error, what)
+        else:
+            return
+        raise failure  # outside of the handler: its context would show the error with its secrets
+
+    def _failure(self, error: Exception, what: str) -> SparkStreamError:
+        from deltalake.exceptions import TableNotFoundError
+
+        if isinstance(error, TableNotFoundError):
+            return AbsentInputError(f"{self.name}: there is no table in this folder")
+        text = self.options.hide(f"{self.name}: {what}: {type(error).__name__}: {error}")
+        found = classify(error).failure_class
+        if found is FailureClass.DATA_MISSING:
+            return LostInputError(text)
+        return ConfigError(text) if found is FailureClass.NON_RECOVERABLE else OutageError(text)
+
+
+def _path_of(version: int) -> str:
+    return f"{_LOG}/{version:020d}.json"
+
+
+def _schema_of(table: DeltaTable) -> dict[str, Any]:
+    return dict(json.loads(table.schema().to_json()))  # noqa: TID251 - deltalake's own
+
+
+def _files_of(table: DeltaTable) -> Sequence[TableFile]:
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions())
+    columns = ["path", "size_bytes", "num_records"]
+    columns += [name for name in ("partition",) if name in actions.column_names]
+    rows: list[Mapping[str, Any]] = actions.select(columns).to_pylist()
+    files = (
+        TableFile(
+            unquote(row["path"]), row["size_bytes"], row["num_records"], row.get("partition") or {}
+        )
+        for row in rows
+    )
+    return sorted(files, key=lambda file: file.path)
+
+
+def _first_marked(table: DeltaTable) -> str | None:
+    """Return a file of which single rows were deleted, or None."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return None
+    import pyarrow as pa
+
+    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+        if batch.num_rows:
+            return str(batch.column("filepath")[0].as_py())
+    return None

@@ -1,0 +1,315 @@
+"""Plans of batches: where a query starts in a Delta table, how far it reads, and its files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow_provider.extensions.delta.partition_values import PartitionFilter
+from airflow_provider.extensions.delta.positions import Position, at_snapshot, at_version
+from airflow_provider.extensions.delta.table_options import APPENDED, NOW, SNAPSHOT
+from airflow_provider.extensions.delta.table_schema import (
+    check_columns,
+    check_metadata,
+    check_protocol,
+)
+from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError, LostInputError, SparkStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.extensions.delta.commits import Commit, TableFile
+    from airflow_provider.extensions.delta.table_log import TableLog
+    from airflow_provider.runtime.base.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_COUNTED_VERSIONS: Final = 100  # a longer backlog is not read from the store only to be counted
+
+
+class Limit(NamedTuple):
+    """The most that a batch reads, though at least one file; None is no limit.
+
+    A file without statistics has an unknown number of rows, and is the last one of its batch when
+    rows are limited.
+    """
+
+    files: int | None = None
+    rows: int | None = None
+    size: int | None = None  # in bytes
+
+
+class _Tally:
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
+        self._files = self._rows = self._size = 0
+        self._is_full = False
+
+    def admits(self, file: TableFile) -> bool:
+        """Count a file, unless it would exceed the limit; the first one never does."""
+        limit = self._limit
+        rows = 0 if file.rows is None else file.rows
+        counts = (self._files + 1, self._rows + rows, self._size + file.size)
+        exceeds = any(most is not None and n > most for n, most in zip(counts, limit, strict=True))
+        if self._files and (self._is_full or exceeds):
+            return False
+        self._files, self._rows, self._size = counts
+        self._is_full = limit.rows is not None and file.rows is None
+        return True
+
+
+class TablePlanner:
+    """Plans the batches of one query; its log is refreshed by the caller."""
+
+    def __init__(self, table: TableLog, wanted: StructType, *, clock: Clock | None = None) -> None:
+        self.table = table
+        self._wanted = wanted
+        self._clock = clock or SystemClock()
+        self._where = PartitionFilter(table.options.where, table.partition_types)
+        self._known_columns = frozenset(field["name"] for field in table.schema["fields"])
+
+    # --- where a query starts and ends ------------------------------------------------------------
+
+    def end(self) -> Position:
+        """Return the position after all that the table has now."""
+        return at_version(self.table.table_id, self.table.version + 1)
+
+    def first(self, end: Position) -> Position:
+        """Return where a new query starts.
+
+        Args:
+            end: the position after all that exists for the query.
+
+        Raises:
+            ConfigError: the start does not exist yet.
+            LostInputError: entries of the log from the start on were cleaned up.
+        """
+        starts, table_id = self.table.options.starts, self.table.table_id
+        if starts == SNAPSHOT:
+            return at_snapshot(table_id, end.version - 1)
+        if starts == NOW:
+            return end
+        try:
+            if isinstance(starts, dt.datetime):
+                return at_version(table_id, self.version_at(starts))
+            return at_version(table_id, self._checked_version(int(starts)))
+        except LostInputError as error:
+            if self.table.options.on_gap != SNAPSHOT:
+                raise
+            log.warning("%s; the query begins with a snapshot (on_gap)", error)
+            return at_snapshot(table_id, end.version - 1)
+
+    def _checked_version(self, version: int) -> int:
+        newest = self.table.version
+        if version > newest + 1:
+            raise ConfigError(
+                f"{self.table.name}: starts: version {version} does not exist yet; the newest is "
+                f"{newest}"
+            )
+        if version <= newest:
+            self.table.commit(version)  # which is refused if it was cleaned up
+        return version
+
+    def version_at(self, moment: dt.datetime) -> int:
+        """Return the first version that was committed at *moment* or later, by its writer's clock.
+
+        Raises:
+            ConfigError: the moment is in the future, or a commit does not say its time.
+            LostInputError: an earlier version may have been committed then, and was cleaned up.
+        """
+        at_ms = moment.timestamp() * 1000
+        first, newest = self.table.earliest(), self.table.version
+        if first > newest:
+            raise LostInputError(f"{self.table.name}: its log has no entry of version {newest}")
+        low, high = first, newest + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._time_of(middle) >= at_ms:
+                high = middle
+            else:
+                low = middle + 1
+        while low > first and self._time_of(low - 1) >= at_ms:  # clocks of writers differ
+            low -= 1
+        if low == first and first > 0:
+            raise LostInputError(
+                f"{self.table.name}: {moment.isoformat()} is before the first entry of its log, "
+                f"that of version {first}: older ones were cleaned up. on_gap='snapshot' begins "
+                "with a snapshot instead"
+            )
+        if low > newest and moment > self._clock.now():
+            raise ConfigError(
+                f"{self.table.name}: {moment.isoformat()} is in the future; commits before that "
+                "moment would be read, too"
+            )
+        return low
+
+    def _time_of(self, version: int) -> int:
+        found = self.table.commit(version).timestamp_ms
+        if found is None:
+            raise ConfigError(
+                f"{self.table.name}: version {version} does not say when it was committed; give a "
+                "version instead of a time"
+            )
+        return found
+
+    # --- how far a batch reads --------------------------------------------------------------------
+
+    def check_position(self, position: Position) -> None:
+        """Refuse a position that is not one of this table.
+
+        Raises:
+            LostInputError: the table was made again, or has lost its newest versions.
+        """
+        name, newest = self.table.name, self.table.version
+        if position.table_id != self.table.table_id:
+            raise LostInputError(
+                f"{name}: the query has read {position.describe()} of another table in this folder,"
+                f" with the id {position.table_id}; now its id is {self.table.table_id}: it was "
+                "deleted and made again. Begin with a new query"
+            )
+        if position.order > self.end().order:
+            raise LostInputError(
+                f"{name}: it ends at version {newest}, and the query has read it up to "
+                f"{position.describe()}: the table has lost its newest versions. Restore them, or "
+                "begin with a new query"
+            )
+
+    def advance(self, start: Position, end: Position, limit: Limit) -> Position:
+        """Return how far the next batch reads.
+
+        Args:
+            start: where it begins.
+            end: the position after all that exists for the query.
+            limit: the most that it reads.
+
+        Returns:
+            A position after *start*; with ``on_gap``, if needed entries or files are gone, the one
+            before the first file of a new snapshot.
+
+        Raises:
+            ConfigError: the next commit cannot be read; see `Commit.appended`.
+            LostInputError: an entry of the log or a data file is gone.
+        """
+        self.table.forget_before(start.version)
+        try:
+            to = self._advanced(start, end, limit)
+            self.check_present(start, to)
+        except LostInputError as error:
+            again = at_snapshot(start.table_id, end.version - 1)
+            if self.table.options.on_gap != SNAPSHOT or again.order <= start.order:
+                raise
+            log.warning("%s; the query begins again with version %d", error, again.version)
+            return again
+        return to
+
+    def _advanced(self, start: Position, end: Position, limit: Limit) -> Position:
+        position, tally = start, _Tally(limit)
+        while position.order < end.order:
+            try:
+                files = self._files_at(position)
+            except SparkStreamError:
+                if position != start:  # what comes before is read first
+                    return position
+                raise
+            for file in files[position.files :]:
+                if self._where.selects(file.partition) and not tally.admits(file):
+                    return position
+                position = position._replace(files=position.files + 1)
+            position = at_version(position.table_id, position.next_version)
+        return position
+
+    def files_between(self, start: Position, end: Position) -> list[TableFile]:
+        """Return the files that a batch reads, in their order.
+
+        Raises:
+            ConfigError, LostInputError: see `advance`.
+        """
+        return list(self._between(start, end))
+
+    def _between(self, start: Position, end: Position) -> Iterator[TableFile]:
+        position = start
+        if end.is_snapshot and start.order[:2] != end.order[:2]:  # the query has begun again
+            position = end._replace(files=0)
+        while position.order < end.order:
+            is_last = position.order[:2] == end.order[:2]
+            files = self._files_at(position)
+            if is_last and end.files > len(files):
+                raise LostInputError(
+                    f"{self.table.name}: a batch reads up to {end.describe()}, which has "
+                    f"{len(files)} files"
+                )
+            chosen = files[position.files : end.files if is_last else None]
+            yield from (file for file in chosen if self._where.selects(file.partition))
+            if is_last:
+                return
+            position = at_version(position.table_id, position.next_version)
+
+    def check_present(self, start: Position, end: Position) -> list[TableFile]:
+        """Return the files that a batch reads, unless one is gone.
+
+        Raises:
+            LostInputError: it was removed, as ``VACUUM`` does.
+        """
+        files = self.files_between(start, end)
+        if gone := self.table.missing(files):
+            raise LostInputError(
+                f"{self.table.name}: {len(gone)} data files from {start.describe()} on are gone, "
+                f"{gone[0]} first: they were removed by VACUUM, or by hand; the table is at version"
+                f" {self.table.version} now. on_gap='snapshot' begins again from a new snapshot, "
+                "unless the batch is planned already"
+            )
+        return files
+
+    def outstanding(self, position: Position, end: Position) -> int | None:
+        """Return how many files are unread; None if many entries would have to be read for it."""
+        if end.version - position.version > _COUNTED_VERSIONS:
+            return None
+        try:
+            return len(self.files_between(position, end))
+        except SparkStreamError:  # the next batch is refused for it
+            return None
+
+    # --- the files of a version -------------------------------------------------------------------
+
+    def snapshot_files(self) -> list[TableFile]:
+        """Return the files of the current version that ``where=`` selects."""
+        files = self._files_of_snapshot(self.table.version)
+        return [file for file in files if self._where.selects(file.partition)]
+
+    def _files_at(self, position: Position) -> Sequence[TableFile]:
+        if position.is_snapshot:
+            return self._files_of_snapshot(position.version)
+        commit = self.table.commit(position.version)
+        self._check_commit(commit)
+        try:
+            passes = self.table.options.changes == APPENDED
+            return commit.appended(passes_over_changes=passes)
+        except ConfigError as error:
+            raise ConfigError(f"{self.table.name}: {error}") from error
+
+    def _files_of_snapshot(self, version: int) -> Sequence[TableFile]:
+        snapshot = self.table.snapshot(version)
+        check_columns(snapshot.schema, self._wanted, f"{self.table.name}: version {version}")
+        return snapshot.files
+
+    def _check_commit(self, commit: Commit) -> None:
+        where = f"{self.table.name}: version {commit.version} ({commit.operation})"
+        if commit.protocol is not None:
+            version = int(commit.protocol.get("minReaderVersion", 1))
+            check_protocol(version, commit.protocol.get("readerFeatures") or (), where)
+        if commit.metadata is None:
+            return
+        if commit.metadata.get("id") != self.table.table_id:
+            raise LostInputError(f"{where}: it is an entry of another table in this folder")
+        new = set(check_metadata(commit.metadata, self._wanted, where)) - self._known_columns
+        if new and self.table.options.columns is None:
+            self._known_columns |= new
+            log.warning(
+                "%s adds columns, which are read from the query's next start on: %s",
+                where,
+                ", ".join(sorted(new)),
+            )

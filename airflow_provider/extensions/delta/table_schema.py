@@ -1,0 +1,179 @@
+"""Schema rules of a Delta table as a source: the tables and columns that are read exactly."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+# Those which files with deletion vectors or renamed columns make matter are looked at besides.
+_READER_FEATURES: Final = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+)
+_NEWEST_READER: Final = 3  # of the protocol; it names its features one by one
+_NAME_MAPPING: Final = "delta.columnMapping.mode"
+_ATOMIC: Final = frozenset(
+    {
+        *("string", "byte", "short", "integer", "long", "float", "double", "boolean", "binary"),
+        *("date", "timestamp", "timestamp_ntz"),
+    }
+)
+_DECIMAL: Final = re.compile(r"decimal\(\d+,\s*-?\d+\)")
+
+
+def check_readable(table: DeltaTable, name: str) -> None:
+    """Refuse a table that this source cannot read exactly.
+
+    Raises:
+        ConfigError: it names the feature.
+    """
+    protocol = table.protocol()
+    check_protocol(protocol.min_reader_version, protocol.reader_features or (), name)
+    check_configuration(table.metadata().configuration, name)
+
+
+def check_protocol(reader_version: int, features: Sequence[str], name: str) -> None:
+    """Refuse a protocol whose features this source does not know; see `check_readable`."""
+    if reader_version > _NEWEST_READER:
+        raise ConfigError(
+            f"{name}: it needs version {reader_version} of Delta's reader protocol, but this source "
+            f"knows version {_NEWEST_READER}"
+        )
+    if unknown := sorted(set(features) - _READER_FEATURES):
+        raise ConfigError(
+            f"{name}: the table has the feature {unknown[0]!r}, which this source cannot read; "
+            "read it with Delta's own connector"
+        )
+
+
+def check_configuration(configuration: Mapping[str, Any], name: str) -> None:
+    """Refuse a table whose files have other names of columns; see `check_readable`."""
+    if str(configuration.get(_NAME_MAPPING) or "none") != "none":
+        raise ConfigError(
+            f"{name}: the table has {_NAME_MAPPING}, so its files have other names of columns, "
+            "which this source cannot read; read it with Delta's own connector"
+        )
+
+
+def spark_schema(schema: Mapping[str, Any], columns: Sequence[str] | None, name: str) -> StructType:
+    """Return Spark's columns for a table; any may be null, since files may be older than a column.
+
+    Args:
+        schema: the table's, as Delta has it in JSON.
+        columns: the names of those that are read, in this order; None for all.
+        name: of the table, for messages.
+
+    Raises:
+        ConfigError: a column does not exist, or its type is unknown.
+    """
+    from pyspark.sql.types import StructType
+
+    fields = {field["name"]: field for field in schema["fields"]}
+    for column in columns or ():
+        if column not in fields:
+            raise ConfigError(
+                f"{name}: columns: there is no column {column!r}; it has {', '.join(fields)}"
+            )
+    chosen = [fields[column] for column in (columns or fields)]
+    for field in chosen:
+        _check_type(field["type"], f"{name}: column {field['name']!r}")
+    return StructType.fromJson(_nullable({"type": "struct", "fields": chosen}))
+
+
+def _check_type(kind: Any, where: str) -> None:
+    if isinstance(kind, str):
+        if kind not in _ATOMIC and not _DECIMAL.fullmatch(kind):
+            raise ConfigError(f"{where} has the type {kind}, which this source cannot read")
+        return
+    for inner in _inner_types(kind):
+        _check_type(inner, where)
+
+
+def _inner_types(kind: Mapping[str, Any]) -> list[Any]:
+    if kind["type"] == "struct":
+        return [field["type"] for field in kind["fields"]]
+    return [kind[key] for key in ("elementType", "keyType", "valueType") if key in kind]
+
+
+def _nullable(kind: Any) -> Any:
+    """Return a type that allows nulls everywhere, without the metadata of its fields."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        fields = [
+            {"name": f["name"], "type": _nullable(f["type"]), "nullable": True, "metadata": {}}
+            for f in kind["fields"]
+        ]
+        return {"type": "struct", "fields": fields}
+    types = {k: _nullable(kind[k]) for k in ("elementType", "keyType", "valueType") if k in kind}
+    allowed = "containsNull" if kind["type"] == "array" else "valueContainsNull"
+    return {"type": kind["type"], **types, allowed: True}
+
+
+def check_metadata(metadata: Mapping[str, Any], wanted: StructType, where: str) -> list[str]:
+    """Refuse metadata of a commit under which the columns of a query cannot be read.
+
+    Args:
+        metadata: the action in the log.
+        wanted: the columns of the query.
+        where: the table and the version, for messages.
+
+    Returns:
+        The names of columns that are new to the query, and are not read before its next start.
+
+    Raises:
+        ConfigError: a column was dropped or has another type.
+    """
+    check_configuration(metadata.get("configuration") or {}, where)
+    schema = json.loads(metadata["schemaString"])  # noqa: TID251 - a text in a text that was checked
+    return check_columns(schema, wanted, where)
+
+
+def check_columns(schema: Mapping[str, Any], wanted: StructType, where: str) -> list[str]:
+    """Refuse a schema under which the columns of a query cannot be read; see `check_metadata`."""
+    known = {field["name"]: field["type"] for field in schema["fields"]}
+    for field in wanted.jsonValue()["fields"]:
+        column, kind = field["name"], field["type"]
+        if column not in known:
+            raise ConfigError(
+                f"{where}: column {column!r} was dropped; begin with a new query from a snapshot "
+                "(starts='snapshot')"
+            )
+        if not _is_same(kind, known[column]):
+            raise ConfigError(
+                f"{where}: column {column!r} has another type than the query reads, "
+                f"{_shown(known[column])} instead of {_shown(kind)}; begin with a new query from a "
+                "snapshot (starts='snapshot')"
+            )
+    return [name for name in known if name not in wanted.fieldNames()]
+
+
+def _is_same(wanted: Any, kind: Any) -> bool:
+    """Whether the values of *kind* are those of *wanted*, apart from further fields of structs."""
+    if isinstance(wanted, str) or isinstance(kind, str):
+        return bool(_spaceless(wanted) == _spaceless(kind))
+    if wanted["type"] != kind["type"]:
+        return False
+    if wanted["type"] == "struct":
+        known = {field["name"]: field["type"] for field in kind["fields"]}
+        return all(
+            f["name"] in known and _is_same(f["type"], known[f["name"]]) for f in wanted["fields"]
+        )
+    inner = zip(_inner_types(wanted), _inner_types(kind), strict=True)
+    return all(_is_same(one, other) for one, other in inner)
+
+
+def _spaceless(kind: Any) -> Any:
+    return kind.replace(" ", "") if isinstance(kind, str) else kind
+
+
+def _shown(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])

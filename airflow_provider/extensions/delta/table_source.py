@@ -1,0 +1,252 @@
+"""A Delta table as a source of a job: ``ctx.read`` and plain programs load it by this."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import importlib.util
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+
+from airflow_provider.extensions.delta import positions
+from airflow_provider.extensions.delta.partition_values import parse_conditions
+from airflow_provider.extensions.delta.table_log import TableLog
+from airflow_provider.extensions.delta.table_options import FORMAT, SNAPSHOT, TableOptions
+from airflow_provider.extensions.delta.table_planner import TablePlanner
+from airflow_provider.extensions.delta.table_schema import spark_schema
+from airflow_provider.runtime.base.extensions import require_extra
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider.extensions.delta.table_options import Start
+    from airflow_provider.runtime.api.sinks import Dataset
+
+_SOURCE_OPTION: Final = "spark-stream.source"  # the runtime finds the source in Spark's plan by it
+_LIBRARIES: Final = ("deltalake", "pyarrow")
+_LATEST: Final = "latest"
+_FIRST_BYTES_PER_S: Final = 256 * 1024  # of the first batch, as for files
+
+
+class Location(NamedTuple):
+    """What a source reads; equal locations give the same rows.
+
+    Attributes:
+        path: the table's address, without secrets.
+        options: what else says which rows and columns are read.
+    """
+
+    path: str | None
+    options: Mapping[str, str]
+
+
+def delta_table(
+    path: str,
+    *,
+    starts: Start = SNAPSHOT,
+    changes: str | None = None,
+    columns: Sequence[str] | None = None,
+    where: Sequence[tuple[str, str, Any]] | None = None,
+    max_files: int | None = None,
+    on_gap: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaTableSource:
+    """Read a Delta Lake table, each appended row exactly once.
+
+    A stream needs Spark 4.2 or newer, a batch 4.0; both need the extra ``delta``, on executors too.
+
+    Args:
+        path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
+        starts: where a new query starts. ``"snapshot"``: with the table as of its version then,
+            and after it the versions that follow. ``"now"``: with the next version. A number: with
+            the changes of that version. A datetime with its zone: with the first version that was
+            committed then or later. A query that continues starts where it stopped.
+        changes: ``"appended rows only"`` passes over commits that only delete or update rows;
+            without it the query fails at such a commit. Commits that may have inserted rows beside
+            (merges, overwrites, restores) are refused in any case. Has no effect on a batch.
+        columns: the columns to read; all by default.
+        where: conditions on partition columns, ``(column, operator, value)``, all of which hold
+            for the files that are read. Operators are ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``,
+            ``in`` and ``not in``; null meets only ``("column", "=", None)`` and ``in``.
+        max_files: the most files of a batch; no limit by default.
+        on_gap: ``"snapshot"`` begins again from a new snapshot when entries of the log or files
+            that are needed next are gone. Rows that were read before are read again. Without it
+            the query fails.
+        storage_options: what delta-rs needs to reach *path* beyond the environment; secrets.
+
+    Raises:
+        ConfigError: an argument is wrong; it is named.
+    """
+    checked = TableOptions(
+        path=str(path),
+        starts=starts,
+        changes=changes,
+        columns=_names(columns),
+        where=parse_conditions(where or ()),
+        max_files=max_files,
+        on_gap=on_gap,
+        storage_options={key: str(each) for key, each in (storage_options or {}).items()},
+    )
+    return DeltaTableSource(checked)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeltaTableSource:
+    """See :func:`delta_table`, which makes one."""
+
+    options: TableOptions
+
+    kind: ClassVar[str] = "delta"
+    same_rows_in_batch: ClassVar[Literal[True]] = True
+
+    def load(self, spark: SparkSession, name: str, *, streaming: bool) -> DataFrame:
+        """Return the table as a streaming DataFrame, or as a static one.
+
+        Args:
+            spark: the job's session.
+            name: the source's name in the job.
+            streaming: whether the table is read as a stream.
+
+        Raises:
+            AbsentInputError: there is no table yet.
+            ConfigError: a library, a column or a version of Spark is missing, or the table has a
+                feature that this source cannot read.
+            OutageError: the store does not answer.
+        """
+        self._check_versions(spark, name, streaming=streaming)
+        try:
+            self._check_table()
+        except SparkStreamError as error:
+            raise type(error)(f"source {name!r}: {error}") from error
+        _register(spark)
+        reader = spark.readStream if streaming else spark.read
+        options = {**self.options.to_spark(), _SOURCE_OPTION: name}
+        df: DataFrame = reader.format(FORMAT).options(**options).load()
+        return df
+
+    def location(self) -> Location:
+        """Return the table's address and what is read of it."""
+        options = self.options.to_spark()
+        names = {"changes", "columns", "where"}
+        return Location(self.options.url, {k: text for k, text in options.items() if k in names})
+
+    def datasets(self) -> Sequence[Dataset]:
+        """Return the table's folder as a dataset of the run's lineage."""
+        return (folder_dataset(self.options.url),)
+
+    def limited(self, planned: str, committed: str, end: str) -> str:
+        """Return how far a batch may read: *planned*, but not beyond *end*."""
+        return positions.limited(planned, committed, end)
+
+    def is_reached(self, committed: str, end: str) -> bool:
+        """Whether a query that has committed this offset has read everything up to *end*."""
+        return positions.is_reached(committed, end)
+
+    def sized(self, target_s: float) -> DeltaTableSource:
+        """Return the source with a first limit for a batch of about *target_s* seconds."""
+        if self.options.max_files is not None or self.options.max_bytes is not None:
+            return self
+        size = max(round(target_s * _FIRST_BYTES_PER_S), 1)
+        return DeltaTableSource(dataclasses.replace(self.options, max_bytes=size))
+
+    def behind(self, progress: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return the backlog after a batch, in versions and, unless it is long, in files.
+
+        Args:
+            progress: Spark's report of the source.
+        """
+        latest, end = (_offset_in(progress, key) for key in ("latestOffset", "endOffset"))
+        if not latest or not end:
+            return {}
+        versions = positions.from_json(latest).version - positions.from_json(end).version
+        found = {"versionsOutstanding": max(versions, 0)}
+        files = latest.get("filesOutstanding")
+        return {**found, "filesOutstanding": files} if isinstance(files, int) else found
+
+    def end(self, planned: Any, wanted: Any) -> Any:
+        """Return where a bounded run ends.
+
+        Args:
+            planned: the source's first batch in this start.
+            wanted: ``"latest"`` or None, the end of the table now; a version, the last one that is
+                read; or a datetime with its zone, the first version that was committed then or
+                later is not read.
+
+        Raises:
+            ConfigError: the end is none of these, or before the snapshot that a new query reads.
+            LostInputError: the log does not reach back to the datetime.
+        """
+        if wanted is None or wanted == _LATEST:
+            return planned.ends_at(planned.reach())
+        end = self._position_of(wanted)
+        first = positions.from_text(planned.line)
+        is_new = positions.from_text(planned.committed) is None
+        if is_new and first is not None and first.is_snapshot and end.order < first.order:
+            raise ConfigError(
+                f"{self.options.name}: the query starts with the snapshot of version "
+                f"{first.version}, which is after its end, {wanted}; start from a version "
+                "(starts=…), or end later"
+            )
+        return planned.ends_at(end.to_text())
+
+    def _position_of(self, wanted: Any) -> positions.Position:
+        table = TableLog(self.options)
+        table.refresh()
+        if isinstance(wanted, dt.datetime) and wanted.tzinfo is not None:
+            planner = TablePlanner(table, spark_schema(table.schema, None, table.name))
+            return positions.at_version(table.table_id, planner.version_at(wanted))
+        if type(wanted) is int and 0 <= wanted <= table.version:
+            return positions.at_version(table.table_id, wanted + 1)
+        raise ConfigError(
+            f"{self.options.name}: ends: {wanted!r} is no end; write 'latest', a datetime with its "
+            f"zone, or a version up to the newest, {table.version}"
+        )
+
+    def _check_versions(self, spark: SparkSession, name: str, *, streaming: bool) -> None:
+        require_extra(f"source {name!r}", "delta", *_LIBRARIES, on_executors=True)
+        module = "pyspark.sql.streaming.datasource" if streaming else "pyspark.sql.datasource"
+        if importlib.util.find_spec(module) is None:
+            what, oldest = ("a stream", "4.2") if streaming else ("a batch", "4.0")
+            raise ConfigError(
+                f"source {name!r}: reading a Delta table as {what} needs Spark {oldest} or newer, "
+                f"not {spark.version}"
+            )
+
+    def _check_table(self) -> None:
+        """Refuse what needs no batch to be seen; delta-rs reads the table's log here."""
+        table = TableLog(self.options)
+        table.refresh()
+        schema = spark_schema(table.schema, self.options.columns, table.name)
+        TablePlanner(table, schema)  # which checks the conditions
+
+
+def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _offset_in(progress: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return an offset of Spark's report, which has it as an object or as its text."""
+    value = progress.get(key)
+    if isinstance(value, str):
+        value = read_json(value) if value not in ("", positions.NO_OFFSET) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _register(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
+
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        if manager.dataSourceExists(FORMAT):
+            return
+    except Py4JError:  # another implementation of Spark's interface; registering twice only warns
+        pass
+    spark.dataSource.register(DeltaDataSource)
