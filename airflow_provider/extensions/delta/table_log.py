@@ -31,10 +31,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from airflow_provider.extensions.delta.commits import Commit
+    from airflow_provider.extensions.delta.positions import Position
     from airflow_provider.extensions.delta.table_options import TableOptions
 
 _LOG: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
+# What delta-rs says of tables that it cannot read; its errors of stores have the same type.
+_UNREADABLE: Final = re.compile(
+    r"(?i)(arrow|json|parquet|protocol|schema|vector) error|unsupported"
+)
 _HEAD_BYTES: Final = 4096  # of an entry: its time, and the names of files that no other one has
 
 
@@ -140,9 +145,11 @@ class TableLog:
                 raise type(error)(f"{self.name}: {error}") from error
         return self._commits[version]
 
-    def forget_before(self, version: int) -> None:
-        """Drop the entries before *version* from memory."""
-        self._commits = {number: c for number, c in self._commits.items() if number >= version}
+    def forget_before(self, position: Position) -> None:
+        """Drop from memory what is not needed from *position* on."""
+        self._commits = {n: each for n, each in self._commits.items() if n >= position.version}
+        if not position.is_snapshot:
+            self._snapshot = None
 
     def earliest(self) -> int:
         """Return the first version from which on the log has every entry."""
@@ -252,10 +259,13 @@ class TableLog:
         if isinstance(error, TableNotFoundError):
             return AbsentInputError(f"{self.name}: there is no table in this folder")
         text = self.options.hide(f"{self.name}: {what}: {type(error).__name__}: {error}")
-        found = classify(error).failure_class
-        if found is FailureClass.DATA_MISSING:
+        found = classify(error)
+        if found.failure_class is FailureClass.DATA_MISSING:
             return LostInputError(text)
-        return ConfigError(text) if found is FailureClass.NON_RECOVERABLE else OutageError(text)
+        is_mistake = not found.rule and _UNREADABLE.search(text) is not None
+        if is_mistake or found.failure_class is FailureClass.NON_RECOVERABLE:
+            return ConfigError(text)
+        return OutageError(text)
 
 
 def _path_of(version: int) -> str:

@@ -40,7 +40,7 @@ _OPTIONS: Final = {
         *("maxFilesPerTrigger", "maxBytesPerTrigger", "secretStorageOptions"),
     )
 }
-_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s\d+: <unknown>.*", re.DOTALL)  # of errors in Rust
 _SHORTEST_SECRET: Final = 4  # a shorter value, such as "1", would be found in every text
 
 
@@ -93,7 +93,7 @@ class TableOptions:
         for value in sorted(map(str, self.storage_options.values()), key=len, reverse=True):
             if len(value) >= _SHORTEST_SECRET and value not in self.url:
                 text = text.replace(value, "***")
-        return " ".join(_ANSI.sub("", text).split())
+        return " ".join(_NOISE.sub("", text).split())
 
     def to_spark(self) -> dict[str, str]:
         """Return the options as texts; `parse_options` reads them."""

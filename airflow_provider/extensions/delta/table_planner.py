@@ -70,7 +70,9 @@ class TablePlanner:
         self._wanted = wanted
         self._clock = clock or SystemClock()
         self._where = PartitionFilter(table.options.where, table.partition_types)
+        self._version = table.version  # older ones may lack columns; newer ones may not
         self._known_columns = frozenset(field["name"] for field in table.schema["fields"])
+        check_columns(table.schema, wanted, table.name, may_lack=False)
 
     # --- where a query starts and ends ------------------------------------------------------------
 
@@ -95,7 +97,7 @@ class TablePlanner:
             return end
         try:
             if isinstance(starts, dt.datetime):
-                return at_version(table_id, self.version_at(starts))
+                return at_version(table_id, self._checked_moment(starts))
             return at_version(table_id, self._checked_version(int(starts)))
         except LostInputError as error:
             if self.table.options.on_gap != SNAPSHOT:
@@ -114,11 +116,22 @@ class TablePlanner:
             self.table.commit(version)  # which is refused if it was cleaned up
         return version
 
+    def _checked_moment(self, moment: dt.datetime) -> int:
+        version = self.version_at(moment)
+        if version > self.table.version and moment > self._clock.now():
+            raise ConfigError(
+                f"{self.table.name}: starts: {moment.isoformat()} is in the future; versions that "
+                "are committed before it would be read, too"
+            )
+        return version
+
     def version_at(self, moment: dt.datetime) -> int:
         """Return the first version that was committed at *moment* or later, by its writer's clock.
 
+        That is the version after the newest if none was.
+
         Raises:
-            ConfigError: the moment is in the future, or a commit does not say its time.
+            ConfigError: a commit does not say its time.
             LostInputError: an earlier version may have been committed then, and was cleaned up.
         """
         at_ms = moment.timestamp() * 1000
@@ -139,11 +152,6 @@ class TablePlanner:
                 f"{self.table.name}: {moment.isoformat()} is before the first entry of its log, "
                 f"that of version {first}: older ones were cleaned up. on_gap='snapshot' begins "
                 "with a snapshot instead"
-            )
-        if low > newest and moment > self._clock.now():
-            raise ConfigError(
-                f"{self.table.name}: {moment.isoformat()} is in the future; commits before that "
-                "moment would be read, too"
             )
         return low
 
@@ -194,7 +202,7 @@ class TablePlanner:
             ConfigError: the next commit cannot be read; see `Commit.appended`.
             LostInputError: an entry of the log or a data file is gone.
         """
-        self.table.forget_before(start.version)
+        self.table.forget_before(start)
         try:
             to = self._advanced(start, end, limit)
             self.check_present(start, to)
@@ -293,7 +301,9 @@ class TablePlanner:
 
     def _files_of_snapshot(self, version: int) -> Sequence[TableFile]:
         snapshot = self.table.snapshot(version)
-        check_columns(snapshot.schema, self._wanted, f"{self.table.name}: version {version}")
+        where = f"{self.table.name}: version {version}"
+        may_lack = version <= self._version
+        check_columns(snapshot.schema, self._wanted, where, may_lack=may_lack)
         return snapshot.files
 
     def _check_commit(self, commit: Commit) -> None:
@@ -305,8 +315,10 @@ class TablePlanner:
             return
         if commit.metadata.get("id") != self.table.table_id:
             raise LostInputError(f"{where}: it is an entry of another table in this folder")
-        new = set(check_metadata(commit.metadata, self._wanted, where)) - self._known_columns
-        if new and self.table.options.columns is None:
+        may_lack = commit.version <= self._version
+        others = check_metadata(commit.metadata, self._wanted, where, may_lack=may_lack)
+        new = set(others) - self._known_columns
+        if new and not may_lack and self.table.options.columns is None:
             self._known_columns |= new
             log.warning(
                 "%s adds columns, which are read from the query's next start on: %s",

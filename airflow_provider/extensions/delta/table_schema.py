@@ -44,7 +44,7 @@ def check_protocol(reader_version: int, features: Sequence[str], name: str) -> N
     """Refuse a protocol whose features this source does not know; see `check_readable`."""
     if reader_version > _NEWEST_READER:
         raise ConfigError(
-            f"{name}: it needs version {reader_version} of Delta's reader protocol, but this source "
+            f"{name}: it needs version {reader_version} of Delta's reader protocol; this source "
             f"knows version {_NEWEST_READER}"
         )
     if unknown := sorted(set(features) - _READER_FEATURES):
@@ -118,45 +118,52 @@ def _nullable(kind: Any) -> Any:
     return {"type": kind["type"], **types, allowed: True}
 
 
-def check_metadata(metadata: Mapping[str, Any], wanted: StructType, where: str) -> list[str]:
+def check_metadata(
+    metadata: Mapping[str, Any], wanted: StructType, where: str, *, may_lack: bool
+) -> list[str]:
     """Refuse metadata of a commit under which the columns of a query cannot be read.
 
     Args:
         metadata: the action in the log.
         wanted: the columns of the query.
         where: the table and the version, for messages.
+        may_lack: whether a column may be missing, because the metadata are older than the query.
 
     Returns:
-        The names of columns that are new to the query, and are not read before its next start.
+        The names of the columns that the query does not read.
 
     Raises:
         ConfigError: a column was dropped or has another type.
     """
     check_configuration(metadata.get("configuration") or {}, where)
     schema = json.loads(metadata["schemaString"])  # noqa: TID251 - a text in a text that was checked
-    return check_columns(schema, wanted, where)
+    check_columns(schema, wanted, where, may_lack=may_lack)
+    return [f["name"] for f in schema["fields"] if f["name"] not in wanted.fieldNames()]
 
 
-def check_columns(schema: Mapping[str, Any], wanted: StructType, where: str) -> list[str]:
+def check_columns(
+    schema: Mapping[str, Any], wanted: StructType, where: str, *, may_lack: bool
+) -> None:
     """Refuse a schema under which the columns of a query cannot be read; see `check_metadata`."""
     known = {field["name"]: field["type"] for field in schema["fields"]}
     for field in wanted.jsonValue()["fields"]:
         column, kind = field["name"], field["type"]
+        if column not in known and may_lack:
+            continue
         if column not in known:
             raise ConfigError(
                 f"{where}: column {column!r} was dropped; begin with a new query from a snapshot "
                 "(starts='snapshot')"
             )
-        if not _is_same(kind, known[column]):
+        if not _is_same(kind, known[column], may_lack=may_lack):
             raise ConfigError(
                 f"{where}: column {column!r} has another type than the query reads, "
                 f"{_shown(known[column])} instead of {_shown(kind)}; begin with a new query from a "
                 "snapshot (starts='snapshot')"
             )
-    return [name for name in known if name not in wanted.fieldNames()]
 
 
-def _is_same(wanted: Any, kind: Any) -> bool:
+def _is_same(wanted: Any, kind: Any, *, may_lack: bool) -> bool:
     """Whether the values of *kind* are those of *wanted*, apart from further fields of structs."""
     if isinstance(wanted, str) or isinstance(kind, str):
         return bool(_spaceless(wanted) == _spaceless(kind))
@@ -165,10 +172,13 @@ def _is_same(wanted: Any, kind: Any) -> bool:
     if wanted["type"] == "struct":
         known = {field["name"]: field["type"] for field in kind["fields"]}
         return all(
-            f["name"] in known and _is_same(f["type"], known[f["name"]]) for f in wanted["fields"]
+            _is_same(f["type"], known[f["name"]], may_lack=may_lack)
+            if f["name"] in known
+            else may_lack
+            for f in wanted["fields"]
         )
     inner = zip(_inner_types(wanted), _inner_types(kind), strict=True)
-    return all(_is_same(one, other) for one, other in inner)
+    return all(_is_same(one, other, may_lack=may_lack) for one, other in inner)
 
 
 def _spaceless(kind: Any) -> Any:
