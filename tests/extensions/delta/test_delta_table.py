@@ -10,6 +10,7 @@ import string
 import struct
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ DIGITS = string.digits + string.ascii_lowercase + string.ascii_uppercase
 Z85 = DIGITS + ".-:+=^!/*?&<>()[]{}@%$#"
 
 
-def inline_vector(*rows: int) -> dict:
+def inline_vector(*rows: int) -> dict[str, Any]:
     """Return a deletion vector, whose rows lie in the log itself, as Delta's protocol has it."""
     bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
     bitmap += struct.pack(f"<{len(rows)}H", *rows)
@@ -63,20 +64,20 @@ def entry(folder: Path, version: int) -> Path:
     return folder / "_delta_log" / f"{version:020d}.json"
 
 
-def actions(folder: Path, version: int) -> list[dict]:
+def actions(folder: Path, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in entry(folder, version).read_text().splitlines()]
 
 
-def put(folder: Path, version: int, *lines: dict) -> None:
+def put(folder: Path, version: int, *lines: dict[str, Any]) -> None:
     """Write an entry of the log by hand."""
     entry(folder, version).write_text("\n".join(map(json.dumps, lines)))
 
 
-def info(operation: str, at_ms: int = 1_714_564_800_000, **more) -> dict:
+def info(operation: str, at_ms: int = 1_714_564_800_000, **more) -> dict[str, Any]:
     return {"commitInfo": {"timestamp": at_ms, "operation": operation, **more}}
 
 
-def copied_file(folder: Path, name: str, version: int = 0, **more) -> dict:
+def copied_file(folder: Path, name: str, version: int = 0, **more) -> dict[str, Any]:
     """Return the action that adds a copy of a version's first file."""
     add = next(a["add"] for a in actions(folder, version) if "add" in a)
     shutil.copy(folder / unquote(add["path"]), folder / name)
@@ -560,11 +561,12 @@ def test_rows_of_every_type_are_read(folder):
     assert query.read == batch_rows(folder)
 
 
-def batch_rows(folder: Path, **options) -> list[dict]:
+def batch_rows(folder: Path, **options) -> list[dict[str, Any]]:
     source = DeltaDataSource(delta_table(str(folder), **options).options.to_spark())
     reader = source.reader(source.schema())
     tasks = reader.partitions()
-    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    batches: list[Any] = [batch for task in tasks for batch in reader.read(task)]
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def test_partition_values_come_from_the_log(folder):
@@ -581,10 +583,10 @@ def test_partition_values_come_from_the_log(folder):
     rows = pa.table({"id": pa.array(range(6), pa.int64()), **columns})
     write_deltalake(str(folder), rows, partition_by=list(kinds))
     expected = rows.to_pylist()
-    for starts in ("snapshot", 0):
-        query = Query(folder, starts=starts)
-        query.drain()
-        assert expected == sorted(query.read, key=lambda row: row["id"])
+    snapshot, query = Query(folder), Query(folder, starts=0)
+    for each in (snapshot, query):
+        each.drain()
+        assert expected == sorted(each.read, key=lambda row: row["id"])
 
     DeltaTable(str(folder)).delete()
     planner = query.reader._refreshed()
@@ -770,7 +772,7 @@ def test_a_checkpoint_and_compacted_logs_do_not_matter(folder):
     assert list(range(4)) == sorted(Query(folder).drain())
 
 
-def with_features(folder: Path, version: int, *features: str) -> dict:
+def with_features(folder: Path, version: int, *features: str) -> dict[str, Any]:
     return {
         "protocol": {
             "minReaderVersion": 3,
