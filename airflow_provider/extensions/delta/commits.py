@@ -101,13 +101,13 @@ class Commit:
         )
 
 
-def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, str]) -> Commit:
+def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any]) -> Commit:
     """Read an entry of the log.
 
     Args:
         version: its number.
         lines: the actions in JSON.
-        types: the Delta types of the columns that may partition the table, at any version.
+        types: the Delta types of the columns that may have partitioned the table.
 
     Raises:
         CorruptDocumentError: it is not what Delta's protocol says.
@@ -143,7 +143,7 @@ def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, str])
     )
 
 
-def _file_of(add: Mapping[str, Any], types: Mapping[str, str]) -> TableFile:
+def _file_of(add: Mapping[str, Any], types: Mapping[str, Any]) -> TableFile:
     stats = read_json(add["stats"]) if add.get("stats") else {}
     values = add["partitionValues"]
     partition = {n: read_value(text, types[n]) for n, text in values.items() if n in types}

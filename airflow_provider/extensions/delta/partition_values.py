@@ -47,6 +47,8 @@ def read_value(text: str | None, kind: str) -> Any:
     """
     if not text:  # Delta writes null as an empty text, too
         return None
+    if not is_partition_type(kind):
+        raise ValueError(f"partitions of the type {kind} are not read: their texts are not exact")
     if kind.startswith("decimal("):
         return _decimal(text)
     return _READERS[kind](text)
@@ -140,8 +142,15 @@ class PartitionFilter:
         """Read the values by the types of the table's partition columns.
 
         Raises:
-            ConfigError: a column does not partition the table, or a value is not of its type.
+            ConfigError: a column does not partition the table, a value is not of its type, or
+                the table is partitioned by a type whose texts are not exact.
         """
+        for column, kind in types.items():
+            if not is_partition_type(kind):
+                raise ConfigError(
+                    f"the table is partitioned by {column!r} of the type {kind}, whose texts in the"
+                    " log are not exact; read it with Delta's own connector"
+                )
         self._tests = [(each, self._parsed(each, types)) for each in conditions]
 
     def selects(self, partition: Mapping[str, Any]) -> bool:

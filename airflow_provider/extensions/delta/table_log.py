@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
-from airflow_provider.extensions.delta.partition_values import is_partition_type
 from airflow_provider.extensions.delta.table_schema import check_readable
 from airflow_provider.runtime.errors import (
     AbsentInputError,
@@ -26,7 +25,7 @@ from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
 
@@ -40,6 +39,7 @@ _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _UNREADABLE: Final = re.compile(
     r"(?i)(arrow|json|parquet|protocol|schema|vector) error|unsupported"
 )
+_LOOKED_FOR: Final = 64  # so many files are looked for one by one, whether they are current or not
 _HEAD_BYTES: Final = 4096  # of an entry: its time, and the names of files that no other one has
 
 
@@ -62,7 +62,7 @@ class TableLog:
         self._newest = b""  # the head of the newest entry
         self._commits: dict[int, Commit] = {}
         self._snapshot: Snapshot | None = None
-        self._active: tuple[int, frozenset[str]] | None = None
+        self._current: tuple[int, frozenset[str]] | None = None
 
     # --- the current version ----------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class TableLog:
     def _open(self) -> None:
         from deltalake import DeltaTable
 
-        self._commits, self._snapshot, self._active = {}, None, None
+        self._commits, self._snapshot, self._current = {}, None, None
         self._table = DeltaTable(self.options.url, storage_options=self._store)
 
     def _head(self) -> bytes:
@@ -171,10 +171,9 @@ class TableLog:
             "on_gap='snapshot' begins again from a new snapshot"
         )
 
-    def _value_types(self) -> dict[str, str]:
-        """Return the types of all columns that may partition the table, or did so once."""
-        fields = self.schema["fields"]
-        return {f["name"]: f["type"] for f in fields if is_partition_type(f["type"])}
+    def _value_types(self) -> dict[str, Any]:
+        """Return the types of all columns: any may have partitioned an earlier version."""
+        return {field["name"]: field["type"] for field in self.schema["fields"]}
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -218,18 +217,25 @@ class TableLog:
 
     # --- data files -------------------------------------------------------------------------------
 
-    def missing(self, files: Iterable[TableFile]) -> list[str]:
-        """Return the paths that are gone; files of the current version are not looked for."""
-        if self._active is None or self._active[0] != self.version:
-            with self.own_errors("the files of the table cannot be listed"):
-                current = frozenset(file.path for file in _files_of(self.table))
-            self._active = self.version, current
-        old = [file.path for file in files if file.path not in self._active[1]]
-        with self.own_errors("its files cannot be looked for"):
-            import pyarrow.fs as pafs
+    def missing(self, files: Sequence[TableFile]) -> list[str]:
+        """Return the paths of *files* that are gone.
 
-            found = self.filesystem().get_file_info(old) if old else []
+        Of many files those of the current version are not looked for: no VACUUM removes them.
+        """
+        import pyarrow.fs as pafs
+
+        paths = [file.path for file in files]
+        with self.own_errors("its files cannot be looked for"):
+            if len(paths) > _LOOKED_FOR:
+                current = self._current_paths()
+                paths = [path for path in paths if path not in current]
+            found = self.filesystem().get_file_info(paths) if paths else []
             return [each.path for each in found if each.type == pafs.FileType.NotFound]
+
+    def _current_paths(self) -> frozenset[str]:
+        if self._current is None or self._current[0] != self.version:
+            self._current = self.version, frozenset(file.path for file in _files_of(self.table))
+        return self._current[1]
 
     def filesystem(self) -> Any:
         """Return the table's folder as a filesystem of Arrow's."""

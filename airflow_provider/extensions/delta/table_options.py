@@ -91,7 +91,8 @@ class TableOptions:
     def hide(self, text: str) -> str:
         """Return one line of *text* without values of the store's options."""
         for value in sorted(map(str, self.storage_options.values()), key=len, reverse=True):
-            if len(value) >= _SHORTEST_SECRET and value not in self.url:
+            is_word = len(value) < _SHORTEST_SECRET or value.lower() in {"true", "false"}
+            if not is_word and value not in self.url:
                 text = text.replace(value, "***")
         return " ".join(_NOISE.sub("", text).split())
 

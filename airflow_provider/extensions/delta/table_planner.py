@@ -69,7 +69,10 @@ class TablePlanner:
         self.table = table
         self._wanted = wanted
         self._clock = clock or SystemClock()
-        self._where = PartitionFilter(table.options.where, table.partition_types)
+        try:
+            self._where = PartitionFilter(table.options.where, table.partition_types)
+        except ConfigError as error:
+            raise ConfigError(f"{table.name}: {error}") from error
         self._version = table.version  # older ones may lack columns; newer ones may not
         self._known_columns = frozenset(field["name"] for field in table.schema["fields"])
         check_columns(table.schema, wanted, table.name, may_lack=False)
@@ -218,13 +221,14 @@ class TablePlanner:
         position, tally = start, _Tally(limit)
         while position.order < end.order:
             try:
-                files = self._files_at(position)
+                files = self._files_at(position)[position.files :]
+                selected = [self._where.selects(file.partition) for file in files]
             except SparkStreamError:
                 if position != start:  # what comes before is read first
                     return position
                 raise
-            for file in files[position.files :]:
-                if self._where.selects(file.partition) and not tally.admits(file):
+            for file, is_selected in zip(files, selected, strict=True):
+                if is_selected and not tally.admits(file):
                     return position
                 position = position._replace(files=position.files + 1)
             position = at_version(position.table_id, position.next_version)

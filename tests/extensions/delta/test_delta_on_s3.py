@@ -1,4 +1,4 @@
-"""The ``delta`` sink on an object store, where a version is a conditional PUT."""
+"""Delta tables on an object store: the sink, whose version is a conditional PUT, and the source."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import uuid
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider.extensions.delta.delta_log import folder_of
 from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId
-from airflow_provider.runtime.errors import UnsupportedStorageError
+from airflow_provider.runtime.errors import (
+    LostInputError,
+    SparkStreamError,
+    UnsupportedStorageError,
+)
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.extensions.delta.delta_support import Frame, SparkSchema, rows_of_epoch
+from tests.extensions.delta.table_support import Query
 
 pytestmark = pytest.mark.slow  # an object store
 
@@ -117,3 +122,25 @@ def test_garbage_is_removed(table):
 
     assert ["a"] == table.visible()
     assert ["0-1"] == folders_in(f"{table.url}/spark-stream-{QUERY_ID}")
+
+
+def test_a_table_in_a_bucket_is_read(table):
+    """As a source: a snapshot, a later version, and a file that is gone, without the store's options."""
+    table.options |= {"AWS_SECRET_ACCESS_KEY": "s3cr3t-value"}
+    for number in (1, 2):
+        write_deltalake(
+            table.url, pa.table({"id": [number]}), mode="append", storage_options=table.options
+        )
+    query = Query(table.url, storage_options=table.options)
+    assert [1, 2] == sorted(query.drain())
+    write_deltalake(table.url, pa.table({"id": [3]}), mode="append", storage_options=table.options)
+    assert [3] == query.drain()
+
+    newest = min(DeltaTable(table.url, storage_options=table.options).file_uris())
+    open_storage(table.url).delete(newest.rpartition("/")[2])
+    with pytest.raises(LostInputError, match="1 data files") as lost:
+        Query(table.url, starts=0, storage_options=table.options).drain()
+    table.options["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
+    with pytest.raises(SparkStreamError) as away:
+        Query(table.url, storage_options={**table.options, "AWS_MAX_RETRIES": "0"})
+    assert "s3cr3t" not in str(lost.value) + str(away.value)

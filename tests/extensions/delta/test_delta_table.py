@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import random
 import shutil
 import string
 import struct
@@ -268,6 +269,38 @@ def test_a_batch_is_read_again_with_the_same_rows(folder):
 
     assert first == query.run()
     assert 2 == len(first)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_each_row_is_read_once(folder, seed):
+    """Random appends, compactions, checkpoints, limits, restarts and batches that run again."""
+    dice = random.Random(seed)
+    written = 0
+    append(folder, *range(3))
+    query = Query(folder, starts=dice.choice(["snapshot", 0]))
+    written = 3
+    for _ in range(40):
+        step = dice.random()
+        if step < 0.35:
+            count = dice.randint(1, 4)
+            append(folder, *range(written, written + count))
+            written += count
+        elif step < 0.45:
+            DeltaTable(str(folder)).optimize.compact()
+        elif step < 0.5:
+            DeltaTable(str(folder)).create_checkpoint()
+        elif step < 0.6:
+            query.restart()
+        else:
+            limit = dice.choice([ReadMaxFiles(1), ReadMaxRows(3), ReadMaxBytes(700), EVERYTHING])
+            if query.plan(limit):
+                if dice.random() < 0.3:
+                    query.run()  # and the driver dies
+                    query.restart()
+                query.read += query.run()
+    query.drain()
+
+    assert list(range(written)) == sorted(query.ids)
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -625,11 +658,11 @@ def test_int96_times_of_spark_are_in_utc(folder):
     rows = pa.table({"at": pa.array(times, pa.timestamp("us", "UTC"))})
     write_deltalake(str(folder), rows)
     path = next(folder.glob("*.parquet"))
-    pq.write_table(rows.slice(0, 1), path, use_deprecated_int96_timestamps=True)
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
     query = Query(folder)
     query.drain()
 
-    assert times[:1] == [row["at"] for row in query.read]
+    assert times == [row["at"] for row in query.read]
 
 
 def test_a_column_that_a_file_lacks_is_null(folder):
@@ -756,6 +789,43 @@ def test_a_condition_on_another_column_is_refused(folder):
     append(folder, 1)
 
     assert "'id' does not partition the table" in refused(Query(folder, where=[("id", "=", 1)]))
+
+
+def test_partition_columns_alone_have_as_many_rows_as_the_files(folder):
+    """Not one row for each file; a file's own columns are not read at all."""
+    rows = pa.table({"id": [1, 2, 3], "p": ["a", "a", "b"]})
+    write_deltalake(str(folder), rows, partition_by=["p"])
+    query = Query(folder, columns=["p"])
+    query.drain()
+
+    assert ["a", "a", "b"] == sorted(row["p"] for row in query.read)
+
+
+def test_a_table_that_was_partitioned_otherwise_is_read(folder):
+    """Values come from where the version has them; a condition on its log's other columns is refused."""
+    rows = pa.table({"id": [1, 2], "p": ["a", "b"]})
+    write_deltalake(str(folder), rows, partition_by=["p"])
+    append(folder, 3, p=pa.array(["c"]))
+    metadata = next(a["metaData"] for a in actions(folder, 0) if "metaData" in a)
+    lines = [line for line in actions(folder, 1) if "add" not in line]
+    put(folder, 1, *lines, {"metaData": {**metadata, "partitionColumns": []}})
+    append(folder, 4, p=pa.array(["d"]))
+    query = Query(folder, starts=0)
+    query.drain()
+
+    assert [(1, "a"), (2, "b"), (4, "d")] == sorted(tuple(row.values()) for row in query.read)
+    put(folder, 3, {"metaData": metadata})
+    query = Query(folder, starts=0, where=[("p", "!=", "x")])
+    assert "when 'p' did not partition the table" in refused(query)
+    assert [1, 2] == sorted(query.ids)
+
+
+def test_a_table_partitioned_by_bytes_is_refused(folder):
+    """Their texts have two meanings."""
+    rows = pa.table({"id": [1], "raw": pa.array([b"\xff"])})
+    write_deltalake(str(folder), rows, partition_by=["raw"])
+
+    assert "partitioned by 'raw' of the type binary" in refused(Query(folder))
 
 
 # --- features of tables ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,16 +23,15 @@ class Copy:
 
     def __init__(self, spark, tmp_path, source):
         self.spark, self.checkpoint, self.source = spark, str(tmp_path / "checkpoint"), source
-        self.rows: list = []
-        self.batches: list = []
+        self.rows: list[Any] = []
+        self.batches: list[Any] = []
 
     def run(self):
         """Read what exists, and return the rows of this run, sorted."""
-        lock, found = threading.Lock(), []
+        found: list[Any] = []
 
         def take(df, _):
-            with lock:
-                found.extend(tuple(row) for row in df.collect())
+            found.extend(tuple(row) for row in df.collect())
 
         df = self.source.load(self.spark, "t", streaming=True)
         writer = df.writeStream.foreachBatch(take).option("checkpointLocation", self.checkpoint)
