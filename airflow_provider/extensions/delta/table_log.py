@@ -68,10 +68,7 @@ class TableLog:
 
     @property
     def table(self) -> DeltaTable:
-        if self._table is None:
-            self.refresh()
-        assert self._table is not None  # noqa: S101 - refresh() has opened it, or raised
-        return self._table
+        return self._table or self.refresh()
 
     @property
     def version(self) -> int:
@@ -92,7 +89,7 @@ class TableLog:
         types = {field["name"]: field["type"] for field in self.schema["fields"]}
         return {name: types[name] for name in self.table.metadata().partition_columns}
 
-    def refresh(self) -> None:
+    def refresh(self) -> DeltaTable:
         """Load the newest version.
 
         Raises:
@@ -101,25 +98,26 @@ class TableLog:
             OutageError: the store does not answer.
         """
         with self.own_errors("the table cannot be opened"):
-            if self._table is not None and self._newest and self._head() == self._newest:
-                self._table.update_incremental()
+            table = self._table
+            if table is not None and self._newest and self._head_of(table) == self._newest:
+                table.update_incremental()
             else:
-                self._open()
-            self._newest = self._head()
-        assert self._table is not None  # noqa: S101 - it was opened
-        check_readable(self._table, self.name)
+                table = self._open()
+            self._newest = self._head_of(table)
+        check_readable(table, self.name)
+        return table
 
-    def _open(self) -> None:
+    def _open(self) -> DeltaTable:
         from deltalake import DeltaTable
 
         self._commits, self._snapshot, self._current = {}, None, None
         self._table = DeltaTable(self.options.url, storage_options=self._store)
+        return self._table
 
-    def _head(self) -> bytes:
+    def _head_of(self, table: DeltaTable) -> bytes:
         """Return the beginning of the newest entry; empty when it is gone."""
-        assert self._table is not None  # noqa: S101 - it was opened
         try:
-            with self.filesystem().open_input_stream(_path_of(self._table.version())) as entry:
+            with self.filesystem().open_input_stream(_path_of(table.version())) as entry:
                 return bytes(entry.read(_HEAD_BYTES))
         except FileNotFoundError:
             return b""

@@ -19,6 +19,7 @@ from airflow_provider.extensions.delta.partition_values import (
 )
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.redaction import shown_address, without_credentials
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
@@ -86,15 +87,20 @@ class TableOptions:
     @property
     def name(self) -> str:
         """The table's name in messages."""
-        return f"Delta table {self.url}"
+        return f"Delta table {self.address}"
+
+    @property
+    def address(self) -> str:
+        """The table's address without credentials."""
+        return shown_address(self.url)
 
     def hide(self, text: str) -> str:
-        """Return one line of *text* without values of the store's options."""
+        """Return *text* in one line, without values of the store's options and credentials."""
         for value in sorted(map(str, self.storage_options.values()), key=len, reverse=True):
             is_word = len(value) < _SHORTEST_SECRET or value.lower() in {"true", "false"}
             if not is_word and value not in self.url:
                 text = text.replace(value, "***")
-        return " ".join(_NOISE.sub("", text).split())
+        return without_credentials(" ".join(_NOISE.sub("", text).split()))
 
     def to_spark(self) -> dict[str, str]:
         """Return the options as texts; `parse_options` reads them."""

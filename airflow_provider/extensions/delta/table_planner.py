@@ -318,7 +318,9 @@ class TablePlanner:
         if commit.metadata is None:
             return
         if commit.metadata.get("id") != self.table.table_id:
-            raise LostInputError(f"{where}: it is an entry of another table in this folder")
+            raise LostInputError(
+                f"{where}: the table was replaced, and has another id; begin with a new query"
+            )
         may_lack = commit.version <= self._version
         others = check_metadata(commit.metadata, self._wanted, where, may_lack=may_lack)
         new = set(others) - self._known_columns

@@ -132,7 +132,9 @@ class DeltaTableSource:
         """Return the table's address and what is read of it."""
         options = self.options.to_spark()
         names = {"changes", "columns", "where"}
-        return Location(self.options.url, {k: text for k, text in options.items() if k in names})
+        return Location(
+            self.options.address, {k: text for k, text in options.items() if k in names}
+        )
 
     def datasets(self) -> Sequence[Dataset]:
         """Return the table's folder as a dataset of the run's lineage."""

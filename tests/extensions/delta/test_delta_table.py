@@ -21,8 +21,9 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
 from airflow_provider.extensions.delta import delta_table
-from airflow_provider.extensions.delta.commits import parse_commit
+from airflow_provider.extensions.delta.commits import TableFile, parse_commit
 from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
+from airflow_provider.extensions.delta.table_files import conformed
 from airflow_provider.extensions.delta.table_options import parse_options
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.errors import (
@@ -594,6 +595,72 @@ def test_rows_of_every_type_are_read(folder):
     assert query.read == batch_rows(folder)
 
 
+def test_values_are_converted_where_no_value_changes():
+    """Other layouts of the same values, narrower numbers, and struct fields that a file lacks."""
+    narrow = pa.struct([("a", pa.int16())])
+    wide = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    items = [[{"a": 1}], None, [], [{"a": 2}, None]]
+    read = [[{"a": 1, "b": None}], None, [], [{"a": 2, "b": None}, None]]
+    pairs = [[("k", {"a": 1})], None, [("l", None)], []]
+    read_pairs = [[("k", {"a": 1, "b": None})], None, [("l", None)], []]
+    cases: list[tuple[Any, Any, list[Any]]] = [
+        (pa.array(items, pa.list_(narrow)), pa.list_(wide), read),
+        (pa.array(items, pa.large_list(narrow)), pa.list_(wide), read),
+        (pa.array(pairs, pa.map_(pa.string(), narrow)), pa.map_(pa.string(), wide), read_pairs),
+        (
+            pa.array([{"a": 1}, None, {"a": None}, {"a": 3}], narrow),
+            pa.struct([("b", pa.date32())]),
+            [{"b": None}, None, {"b": None}, {"b": None}],
+        ),
+        (pa.array([1, None, 2, 3], pa.int8()), pa.int32(), [1, None, 2, 3]),
+        (pa.array([0.5, None, 2, 3], pa.float32()), pa.float64(), [0.5, None, 2.0, 3.0]),
+        (pa.array(["a", None, "b", "a"]).dictionary_encode(), pa.string(), ["a", None, "b", "a"]),
+        (pa.array(["a", None, "b", "c"], pa.large_string()), pa.string(), ["a", None, "b", "c"]),
+        (
+            pa.array([b"ab", None, b"cd", b"ef"], pa.binary(2)),
+            pa.binary(),
+            [b"ab", None, b"cd", b"ef"],
+        ),
+        (
+            pa.array([Decimal("1.50"), None, 2, 3], pa.decimal128(4, 2)),
+            pa.decimal128(9, 2),
+            [Decimal("1.50"), None, Decimal("2.00"), Decimal("3.00")],
+        ),
+    ]
+    for array, kind, expected in cases:
+        for start in range(3):  # a slice has offsets of its own
+            assert expected[start:] == converted(array.slice(start), kind)
+
+
+def converted(array: Any, kind: Any) -> list[Any]:
+    batch = pa.RecordBatch.from_arrays([array], ["c"])
+    file = TableFile("f.parquet", 1, None, {})
+    found = conformed(batch, pa.schema([("c", kind)]), file, "f.parquet")
+    assert found.schema.equals(pa.schema([("c", kind)]))
+    return found.column(0).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (pa.array([1]), pa.string()),
+        (pa.array(["1"]), pa.int64()),
+        (pa.array([1], pa.int64()), pa.int32()),
+        (pa.array([1.5]), pa.float32()),
+        (pa.array([1]), pa.float64()),
+        (pa.array([Decimal("1.25")]), pa.decimal128(9, 1)),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+        (pa.array([0], pa.date32()), pa.timestamp("us", "UTC")),
+        (pa.array([{"a": 1}]), pa.list_(pa.int64())),
+        (pa.array([{"a": "x"}]), pa.struct([("a", pa.int64())])),
+    ],
+)
+def test_values_of_another_type_are_refused_by_file_and_column(array, kind):
+    """None is cast, rounded or cut."""
+    with pytest.raises(ConfigError, match=r"f\.parquet: column 'c' has the type"):
+        converted(array, kind)
+
+
 def batch_rows(folder: Path, **options) -> list[dict[str, Any]]:
     source = DeltaDataSource(delta_table(str(folder), **options).options.to_spark())
     reader = source.reader(source.schema())
@@ -1028,6 +1095,7 @@ def test_the_location_says_what_is_read_and_no_secret(folder):
     narrow = delta_table(str(folder), columns=["id"], where=[("day", "=", dt.date(2024, 5, 1))])
 
     assert (str(folder), {}) == slow.location()
+    assert "pw" not in str(delta_table("s3://user:pw@bucket/t").location())
     assert {"columns": '["id"]', "where": '[["day","=","2024-05-01"]]'} == narrow.location().options
     assert [Dataset("file", str(folder))] == list(narrow.datasets())
     assert ("delta", True) == (slow.kind, slow.same_rows_in_batch)
