@@ -9,8 +9,10 @@ import random
 import shutil
 import string
 import struct
+import sys
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -405,15 +407,20 @@ def test_a_restored_version_is_refused(folder):
 # --- what is gone ---------------------------------------------------------------------------------
 
 
-def test_a_cleaned_log_is_refused_with_both_ends_of_the_gap(folder):
-    """A query that was away for too long names what it needs, and what there is."""
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_cleaned_log_is_refused_with_both_ends_of_the_gap(folder, restarts):
+    """A query that was away for too long names what it needs, and what there is.
+
+    Also one that had the table open all the time (https://github.com/delta-io/delta/issues/693).
+    """
     append(folder, 1)
     query = Query(folder)
     query.drain()
     for number in (2, 3, 4):
         append(folder, number)
     cleaned(folder)
-    query.restart()
+    if restarts:
+        query.restart()
 
     message = refused(query, LostInputError)
     assert "version 1 is needed next, but its log begins at version 3" in message
@@ -469,7 +476,10 @@ def test_a_snapshot_whose_log_is_gone_is_refused(folder):
 
 
 def test_vacuumed_files_are_missed_before_the_batch_is_planned(folder):
-    """The first file that is gone is named, and nothing of its batch is in Spark's log."""
+    """The first file that is gone is named, and nothing of its batch is in Spark's log.
+
+    The log may well be complete: https://github.com/delta-io/delta/issues/1515.
+    """
     append(folder, 1)
     append(folder, 2)
     query = Query(folder, starts=0)
@@ -834,6 +844,17 @@ def test_conditions_select_partitions(folder, condition, expected):
     assert expected == sorted(row["id"] for row in batch_rows(folder, where=[condition]))
 
 
+def test_limits_count_only_the_files_that_conditions_select(folder):
+    """A narrow query of a large table has full batches (https://github.com/delta-io/delta/pull/807)."""
+    for number in range(12):
+        row = pa.table({"id": [number], "p": [number % 3]})
+        write_deltalake(str(folder), row, mode="append", partition_by=["p"])
+    query = Query(folder, starts=0, max_files=2, where=[("p", "=", 1)])
+    query.batch()
+
+    assert [[1, 4], [7, 10]] == [[row["id"] for row in query.batch() or ()] for _ in range(2)]
+
+
 def test_another_condition_continues_at_the_same_file(folder):
     """Positions count the files that a condition leaves out, too."""
     rows = pa.table({"id": list(range(6)), "p": [0, 1] * 3})
@@ -1164,3 +1185,39 @@ def test_a_batch_reads_the_table_as_of_now(folder):
     assert query.read == batch_rows(folder)
     DeltaTable(str(folder)).delete()
     assert [] == batch_rows(folder)
+
+
+def test_many_files_of_the_current_version_are_not_looked_for(folder, monkeypatch):
+    """Of many files only those that left the table are, and each of them that is gone is missed."""
+    for number in range(3):
+        append(folder, number)
+    table = Query(folder).reader._refreshed().table
+    current = [file for version in range(3) for file in table.commit(version).added]
+    gone = [current[0]._replace(path=f"gone-{number}.parquet") for number in range(70)]
+    store, looked_for = table.filesystem(), []
+
+    def look(paths):
+        looked_for.extend(paths)
+        return store.get_file_info(paths)
+
+    monkeypatch.setattr(table, "filesystem", lambda: SimpleNamespace(get_file_info=look))
+    missed = [table.missing(files) for files in (current * 30, [*current, *gone], current)]
+
+    assert [[], [file.path for file in gone], []] == missed
+    assert [file.path for file in [*gone, *current]] == looked_for
+
+
+def test_an_older_spark_is_refused_by_its_version(folder, monkeypatch):
+    """A stream needs limits and a start of Spark; the message names the version that has them."""
+    append(folder, 1)
+    source = delta_table(str(folder))
+    data_source = DeltaDataSource(source.options.to_spark())
+    schema = data_source.schema()
+    monkeypatch.delitem(sys.modules, "airflow_provider.extensions.delta.table_stream")
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    spark: Any = SimpleNamespace(version="4.1.0")
+
+    with pytest.raises(ConfigError, match=r"from Spark 4\.2 on"):
+        data_source.streamReader(schema)
+    with pytest.raises(ConfigError, match=r"'clicks'.*needs Spark 4\.2 or newer, not 4\.1\.0"):
+        source.load(spark, "clicks", streaming=True)
