@@ -50,7 +50,7 @@ class Commit:
         inserted_rows: of a merge, by the writer's metrics.
         added: the files with new data, in the order of their paths.
         removed: how many files with data that is deleted or replaced.
-        marked: a file that it adds with deleted rows of its own.
+        with_vector: a file that it adds with a deletion vector.
         metadata: the table's metadata, if the commit changes them.
         protocol: the table's protocol, if the commit changes it.
     """
@@ -61,42 +61,42 @@ class Commit:
     inserted_rows: int | None
     added: tuple[TableFile, ...]
     removed: int
-    marked: str | None
+    with_vector: str | None
     metadata: Mapping[str, Any] | None
     protocol: Mapping[str, Any] | None
 
-    def appended(self, *, passes_over_changes: bool) -> tuple[TableFile, ...]:
+    def appended(self, *, skip_changes: bool) -> tuple[TableFile, ...]:
         """Return the files whose rows the commit appends.
 
         A commit that only rewrites files appends none.
 
         Args:
-            passes_over_changes: whether deletes and updates are passed over. A commit that may
+            skip_changes: whether deletes and updates are skipped. A commit that may
                 have inserted rows into files with older ones is refused all the same.
 
         Raises:
             ConfigError: the commit changes rows that were read before.
         """
         if not self.removed and self.operation != _ADDS_OLD_FILES:
-            if self.marked is not None:
+            if self.with_vector is not None:
                 raise ConfigError(
-                    f"version {self.version} ({self.operation}) adds {self.marked} with a deletion "
-                    "vector, which this source cannot read; start from a later snapshot, after "
-                    "REORG TABLE … APPLY (PURGE)"
+                    f"version {self.version} ({self.operation}) adds {self.with_vector} with a "
+                    "deletion vector, which this source cannot read; start from a later snapshot, "
+                    "after REORG TABLE … APPLY (PURGE)"
                 )
             return self.added
         keeps_rows = self.operation in _NEVER_APPENDS or self.inserted_rows == 0
         appends_none = not self.added or keeps_rows
-        if appends_none and (passes_over_changes or not self.removed):
+        if appends_none and (skip_changes or not self.removed):
             return ()
         raise self._refusal(appends_none=appends_none)
 
     def _refusal(self, *, appends_none: bool) -> ConfigError:
-        what = "deletes or updates rows" if appends_none else "replaces or brings back rows"
-        way = "changes='appended rows only' passes over it, or " if appends_none else ""
+        what = "deletes or updates rows" if appends_none else "replaces or restores rows"
+        way = "changes='appended rows only' skips it, or " if appends_none else ""
         return ConfigError(
             f"version {self.version} ({self.operation}) {what} that were read before, which a "
-            f"stream of rows cannot take back; {way}begin with a new query from a snapshot "
+            f"stream of appended rows cannot retract; {way}begin with a new query from a snapshot "
             "(starts='snapshot')"
         )
 
@@ -115,7 +115,7 @@ def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any])
     info: Mapping[str, Any] = {}
     actions: dict[str, Mapping[str, Any]] = {}
     added: list[TableFile] = []
-    removed, marked = 0, None
+    removed, with_vector = 0, None
     try:
         for line in lines:
             action = read_json(line) if line.strip() else {}
@@ -123,7 +123,7 @@ def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any])
             actions |= {k: action[k] for k in ("metaData", "protocol") if action.get(k)}
             if (add := action.get("add")) and add["dataChange"]:
                 added.append(_file_of(add, types))
-                marked = added[-1].path if add.get("deletionVector") else marked
+                with_vector = added[-1].path if add.get("deletionVector") else with_vector
             if (remove := action.get("remove")) and remove["dataChange"]:
                 removed += 1
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -137,7 +137,7 @@ def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any])
         inserted_rows=_inserted(info),
         added=tuple(sorted(added, key=lambda file: file.path)),
         removed=removed,
-        marked=marked,
+        with_vector=with_vector,
         metadata=actions.get("metaData"),
         protocol=actions.get("protocol"),
     )

@@ -64,7 +64,7 @@ def _decimal(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation as error:
-        raise ValueError(f"{text!r} is no decimal") from error
+        raise ValueError(f"{text!r} is not a decimal") from error
 
 
 def _local_time(text: str) -> dt.datetime:
@@ -116,8 +116,8 @@ def parse_conditions(where: Sequence[Any]) -> tuple[Condition, ...]:
         is_triple = isinstance(each, list | tuple) and len(each) == len(Condition._fields)
         if not is_triple or not isinstance(each[0], str) or each[1] not in OPERATORS:
             raise ConfigError(
-                f"where: {each!r} is no condition; write (column, operator, value) with an operator"
-                f" of {', '.join(OPERATORS)}"
+                f"where: {each!r} is not a condition; write (column, operator, value) with an "
+                f"operator of {', '.join(OPERATORS)}"
             )
         found.append(Condition(each[0], each[1], _value_of(*each)))
     return tuple(found)

@@ -23,7 +23,7 @@ class Position(NamedTuple):
     """How far a query has read a table.
 
     Attributes:
-        table_id: the id in the table's metadata; a table that was made again has another one.
+        table_id: the id in the table's metadata; a table that was recreated has another one.
         version: of the snapshot, or of the log entry that is read next.
         is_snapshot: whether the files of the version's snapshot are read, or those that its log
             entry adds. The snapshot of a version follows its log entry.

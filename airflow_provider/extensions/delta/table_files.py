@@ -57,7 +57,7 @@ def read_files(
 
     Raises:
         ConfigError: a file is damaged, or has values of another type.
-        LostInputError: a file is gone.
+        LostInputError: a file is missing.
         OutageError: the store does not answer.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -92,10 +92,10 @@ def _read(table: TableLog, file: TableFile, target: pa.Schema) -> Iterator[pa.Re
                 yield conformed(batch, target, file, where)
     except FileNotFoundError:
         raise LostInputError(
-            f"{where} is gone: it was removed by VACUUM, or by hand, while it was read"
+            f"{where} is missing: it was removed, by VACUUM or by hand, before it was read"
         ) from None
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"{where} is damaged, or no Parquet file: {error}") from None
+        raise ConfigError(f"{where} is damaged, or not a Parquet file: {error}") from None
 
 
 def _rows_of_a_batch(metadata: Any) -> int:

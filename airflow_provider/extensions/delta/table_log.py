@@ -1,6 +1,6 @@
 """A Delta table as its source reads it: the current version, entries of the log, and snapshots.
 
-Everything is read through delta-rs, which knows the stores. A table that was deleted and made again
+Everything is read through delta-rs, which knows the stores. A table that was deleted and recreated
 under a process that has it open is noticed by the newest entry, which is not the same any more.
 """
 
@@ -115,7 +115,7 @@ class TableLog:
         return self._table
 
     def _head_of(self, table: DeltaTable) -> bytes:
-        """Return the beginning of the newest entry; empty when it is gone."""
+        """Return the beginning of the newest entry; empty if it is missing."""
         try:
             with self.filesystem().open_input_stream(_path_of(table.version())) as entry:
                 return bytes(entry.read(_HEAD_BYTES))
@@ -166,7 +166,7 @@ class TableLog:
         return LostInputError(
             f"{self.name}: version {version} is needed next, but its log begins at version "
             f"{self.earliest()} and ends at version {self.version}: older entries were cleaned up. "
-            "on_gap='snapshot' begins again from a new snapshot"
+            "on_gap='snapshot' restarts from a new snapshot"
         )
 
     def _value_types(self) -> dict[str, Any]:
@@ -186,11 +186,11 @@ class TableLog:
             table = self._at(version)
             with self.own_errors(f"the files of version {version} cannot be listed"):
                 found = Snapshot(version, _schema_of(table), tuple(_files_of(table)))
-                marked = _first_marked(table)
-            if marked is not None:
+                with_vector = _first_with_vector(table)
+            if with_vector is not None:
                 raise ConfigError(
-                    f"{self.name}: {marked} of version {version} has a deletion vector, which this "
-                    "source cannot read; run REORG TABLE … APPLY (PURGE), and start again"
+                    f"{self.name}: {with_vector} of version {version} has a deletion vector, which "
+                    "this source cannot read; run REORG TABLE … APPLY (PURGE), and start again"
                 )
             self._snapshot = found
         return self._snapshot
@@ -210,20 +210,20 @@ class TableLog:
         raise LostInputError(
             f"{self.name}: the snapshot of version {version} cannot be read any more: its log has "
             f"every entry only from version {self.earliest()} to {self.version}. "
-            "on_gap='snapshot' begins again from a new snapshot"
+            "on_gap='snapshot' restarts from a new snapshot"
         )
 
     # --- data files -------------------------------------------------------------------------------
 
     def missing(self, files: Sequence[TableFile]) -> list[str]:
-        """Return the paths of *files* that are gone.
+        """Return the paths of *files* that are missing in the store.
 
         Of many files those of the current version are not looked for: no VACUUM removes them.
         """
         import pyarrow.fs as pafs
 
         paths = [file.path for file in files]
-        with self.own_errors("its files cannot be looked for"):
+        with self.own_errors("its files cannot be looked up"):
             if len(paths) > _LOOKED_FOR:
                 current = self._current_paths()
                 paths = [path for path in paths if path not in current]
@@ -262,7 +262,7 @@ class TableLog:
 
         if isinstance(error, TableNotFoundError):
             return AbsentInputError(f"{self.name}: there is no table in this folder")
-        text = self.options.hide(f"{self.name}: {what}: {type(error).__name__}: {error}")
+        text = self.options.redact(f"{self.name}: {what}: {type(error).__name__}: {error}")
         found = classify(error)
         if found.failure_class is FailureClass.DATA_MISSING:
             return LostInputError(text)
@@ -296,7 +296,7 @@ def _files_of(table: DeltaTable) -> Sequence[TableFile]:
     return sorted(files, key=lambda file: file.path)
 
 
-def _first_marked(table: DeltaTable) -> str | None:
+def _first_with_vector(table: DeltaTable) -> str | None:
     """Return a file of which single rows were deleted, or None."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return None

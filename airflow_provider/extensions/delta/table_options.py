@@ -30,7 +30,7 @@ FORMAT: Final = "spark-stream-delta"
 SNAPSHOT: Final = "snapshot"
 NOW: Final = "now"
 APPENDED: Final = "appended rows only"
-"""The value of ``changes=`` that passes over commits which delete or update rows."""
+"""The value of ``changes=`` that skips commits which delete or update rows."""
 Start = str | int | dt.datetime
 
 _INTERNAL: Final = "spark-stream."  # the runtime's own, such as the source's name
@@ -73,7 +73,7 @@ class TableOptions:
         for name in ("max_files", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name}: {value!r} is no whole number from 1 on")
+                raise ConfigError(f"{name}: {value!r} is not a whole number of at least 1")
         if self.columns is not None and len(set(self.columns)) < max(len(self.columns), 1):
             raise ConfigError("columns: name at least one column, and each once")
 
@@ -94,7 +94,7 @@ class TableOptions:
         """The table's address without credentials."""
         return shown_address(self.url)
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return *text* in one line, without values of the store's options and credentials."""
         for value in sorted(map(str, self.storage_options.values()), key=len, reverse=True):
             is_word = len(value) < _SHORTEST_SECRET or value.lower() in {"true", "false"}
@@ -144,17 +144,17 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
 
 
 def check_start(starts: Start) -> None:
-    """Refuse a start that is none.
+    """Refuse an invalid start.
 
     Raises:
-        ConfigError: it is no word, version or time with its zone.
+        ConfigError: it is not a word, version or time with its zone.
     """
     is_version = type(starts) is int and starts >= 0
     is_time = isinstance(starts, dt.datetime) and starts.tzinfo is not None
     if not is_version and not is_time and starts not in (SNAPSHOT, NOW):
         raise ConfigError(
-            f"starts: {starts!r} is no start; write {SNAPSHOT!r}, {NOW!r}, a version from 0 on, or "
-            "a datetime with its zone"
+            f"starts: {starts!r} is not a start; write {SNAPSHOT!r}, {NOW!r}, a version (0 or "
+            "later), or a datetime with its zone"
         )
 
 
@@ -202,7 +202,7 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"option {name}: {text!r} is no whole number from 1 on")
+        raise ConfigError(f"option {name}: {text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -212,5 +212,5 @@ def _secrets(text: str) -> dict[str, str]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ConfigError("option secretStorageOptions: it is no object in JSON")
+        raise ConfigError("option secretStorageOptions: it is not a JSON object")
     return {str(key): str(each) for key, each in value.items()}

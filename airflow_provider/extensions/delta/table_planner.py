@@ -173,14 +173,14 @@ class TablePlanner:
         """Refuse a position that is not one of this table.
 
         Raises:
-            LostInputError: the table was made again, or has lost its newest versions.
+            LostInputError: the table was recreated, or has lost its newest versions.
         """
         name, newest = self.table.name, self.table.version
         if position.table_id != self.table.table_id:
             raise LostInputError(
                 f"{name}: the query has read {position.describe()} of another table in this folder,"
                 f" with the id {position.table_id}; now its id is {self.table.table_id}: it was "
-                "deleted and made again. Begin with a new query"
+                "deleted and recreated. Begin with a new query"
             )
         if position.order > self.end().order:
             raise LostInputError(
@@ -198,12 +198,12 @@ class TablePlanner:
             limit: the most that it reads.
 
         Returns:
-            A position after *start*; with ``on_gap``, if needed entries or files are gone, the one
+            A position after *start*. With ``on_gap``, if needed entries or files are missing, it is
             before the first file of a new snapshot.
 
         Raises:
             ConfigError: the next commit cannot be read; see `Commit.appended`.
-            LostInputError: an entry of the log or a data file is gone.
+            LostInputError: an entry of the log or a data file is missing.
         """
         self.table.forget_before(start)
         try:
@@ -213,7 +213,7 @@ class TablePlanner:
             again = at_snapshot(start.table_id, end.version - 1)
             if self.table.options.on_gap != SNAPSHOT or again.order <= start.order:
                 raise
-            log.warning("%s; the query begins again with version %d", error, again.version)
+            log.warning("%s; the query restarts from version %d", error, again.version)
             return again
         return to
 
@@ -244,7 +244,7 @@ class TablePlanner:
 
     def _between(self, start: Position, end: Position) -> Iterator[TableFile]:
         position = start
-        if end.is_snapshot and start.order[:2] != end.order[:2]:  # the query has begun again
+        if end.is_snapshot and start.order[:2] != end.order[:2]:  # the query has restarted from it
             position = end._replace(files=0)
         while position.order < end.order:
             is_last = position.order[:2] == end.order[:2]
@@ -261,7 +261,7 @@ class TablePlanner:
             position = at_version(position.table_id, position.next_version)
 
     def check_present(self, start: Position, end: Position) -> list[TableFile]:
-        """Return the files that a batch reads, unless one is gone.
+        """Return the files that a batch reads, unless one is missing.
 
         Raises:
             LostInputError: it was removed, as ``VACUUM`` does.
@@ -269,9 +269,9 @@ class TablePlanner:
         files = self.files_between(start, end)
         if gone := self.table.missing(files):
             raise LostInputError(
-                f"{self.table.name}: {len(gone)} data files from {start.describe()} on are gone, "
-                f"{gone[0]} first: they were removed by VACUUM, or by hand; the table is at version"
-                f" {self.table.version} now. on_gap='snapshot' begins again from a new snapshot, "
+                f"{self.table.name}: {len(gone)} data files from {start.describe()} on are "
+                f"missing, {gone[0]} first: they were removed, by VACUUM or by hand; the table is now "
+                f"at version {self.table.version}. on_gap='snapshot' restarts from a new snapshot, "
                 "unless the batch is planned already"
             )
         return files
@@ -298,8 +298,8 @@ class TablePlanner:
         commit = self.table.commit(position.version)
         self._check_commit(commit)
         try:
-            passes = self.table.options.changes == APPENDED
-            return commit.appended(passes_over_changes=passes)
+            skips = self.table.options.changes == APPENDED
+            return commit.appended(skip_changes=skips)
         except ConfigError as error:
             raise ConfigError(f"{self.table.name}: {error}") from error
 

@@ -65,7 +65,7 @@ def delta_table(
             and after it the versions that follow. ``"now"``: with the next version. A number: with
             the changes of that version. A datetime with its zone: with the first version that was
             committed then or later. A query that continues starts where it stopped.
-        changes: ``"appended rows only"`` passes over commits that only delete or update rows;
+        changes: ``"appended rows only"`` skips commits that only delete or update rows;
             without it the query fails at such a commit. Commits that may have inserted rows beside
             (merges, overwrites, restores) are refused in any case. Has no effect on a batch.
         columns: the columns to read; all by default.
@@ -73,8 +73,8 @@ def delta_table(
             for the files that are read. Operators are ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``,
             ``in`` and ``not in``; null meets only ``("column", "=", None)`` and ``in``.
         max_files: the most files of a batch; no limit by default.
-        on_gap: ``"snapshot"`` begins again from a new snapshot when entries of the log or files
-            that are needed next are gone. Rows that were read before are read again. Without it
+        on_gap: ``"snapshot"`` restarts from a new snapshot when entries of the log or files
+            that are needed next are missing. Rows that were read before are read again. Without it
             the query fails.
         storage_options: what delta-rs needs to reach *path* beyond the environment; secrets.
 
@@ -204,8 +204,8 @@ class DeltaTableSource:
         if type(wanted) is int and 0 <= wanted <= table.version:
             return positions.at_version(table.table_id, wanted + 1)
         raise ConfigError(
-            f"{self.options.name}: ends: {wanted!r} is no end; write 'latest', a datetime with its "
-            f"zone, or a version up to the newest, {table.version}"
+            f"{self.options.name}: ends: {wanted!r} is not an end; write 'latest', a datetime with "
+            f"its zone, or a version up to the newest, {table.version}"
         )
 
     def _check_versions(self, spark: SparkSession, name: str, *, streaming: bool) -> None:

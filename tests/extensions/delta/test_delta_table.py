@@ -22,18 +22,19 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
-from airflow_provider.extensions.delta import delta_table
+from airflow_provider.extensions.delta import delta, delta_table
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
 from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
 from airflow_provider.extensions.delta.table_files import conformed
 from airflow_provider.extensions.delta.table_options import parse_options
-from airflow_provider.runtime.api.sinks import Dataset
+from airflow_provider.runtime.api.sinks import Dataset, OpenFence
 from airflow_provider.runtime.errors import (
     AbsentInputError,
     ConfigError,
     CorruptDocumentError,
     LostInputError,
 )
+from tests.extensions.delta.delta_support import staged
 from tests.extensions.delta.table_support import EVERYTHING, Query, append
 
 UTC = dt.timezone.utc
@@ -309,7 +310,7 @@ def test_whatever_happens_each_row_is_read_once(folder, seed):
 # --- changes --------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_only_rewrites_is_passed_over(folder):
+def test_a_commit_that_only_rewrites_is_skipped(folder):
     """Compaction, without or among appends, neither repeats a row nor leaves one out."""
     for number in (1, 2, 3):
         append(folder, number)
@@ -334,7 +335,7 @@ def test_rows_before_a_refused_commit_are_read_first(folder):
     assert "starts='snapshot'" in message
 
 
-def test_a_purge_of_single_rows_can_be_passed_over(folder):
+def test_a_purge_of_single_rows_can_be_skipped(folder):
     """A DELETE that copies rows into new files appends none, and a stream may go on beyond it.
 
     As https://github.com/delta-io/delta/issues/1567 asks for.
@@ -347,7 +348,7 @@ def test_a_purge_of_single_rows_can_be_passed_over(folder):
     assert [1, 2, 3, 4] == Query(folder, starts=0, changes=APPENDED).drain()
 
 
-def test_an_update_can_be_passed_over(folder):
+def test_an_update_can_be_skipped(folder):
     """An UPDATE inserts no rows."""
     append(folder, 1, 2)
     DeltaTable(str(folder)).update({"id": "id + 10"}, predicate="id = 2")
@@ -363,7 +364,7 @@ def merged(folder: Path, *ids: int, insert: bool) -> None:
     (merge.when_not_matched_insert_all() if insert else merge).execute()
 
 
-def test_a_merge_that_inserts_nothing_can_be_passed_over(folder):
+def test_a_merge_that_inserts_nothing_can_be_skipped(folder):
     """Rows that a merge writes back unchanged are not read again (delta-io/delta#1500)."""
     append(folder, 1, 2)
     merged(folder, 1, insert=False)
@@ -374,14 +375,14 @@ def test_a_merge_that_inserts_nothing_can_be_passed_over(folder):
 
 
 def test_a_merge_that_inserts_is_refused_in_any_case(folder):
-    """Passing over the commit would drop the inserted rows silently."""
+    """Skipping the commit would drop the inserted rows silently."""
     append(folder, 1, 2)
     merged(folder, 1, 9, insert=True)
 
     for changes in (None, APPENDED):
         message = refused(Query(folder, starts=0, changes=changes))
-        assert "version 1 (MERGE) replaces or brings back rows" in message
-        assert "passes over" not in message
+        assert "version 1 (MERGE) replaces or restores rows" in message
+        assert "skips it" not in message
 
 
 def test_an_overwrite_is_refused_in_any_case(folder):
@@ -427,7 +428,7 @@ def test_a_cleaned_log_is_refused_with_both_ends_of_the_gap(folder, restarts):
     assert [1] == query.ids
 
 
-def test_a_gap_begins_again_from_a_snapshot_on_request(folder, caplog):
+def test_a_gap_restarts_from_a_snapshot_on_request(folder, caplog):
     """``on_gap`` reads the table anew, with a warning, and continues after it."""
     append(folder, 1)
     query = Query(folder, on_gap="snapshot")
@@ -441,7 +442,7 @@ def test_a_gap_begins_again_from_a_snapshot_on_request(folder, caplog):
     append(folder, 5)
 
     assert [1, 2, 3, 4] == sorted(again)
-    assert "the query begins again with version 3" in caplog.text
+    assert "the query restarts from version 3" in caplog.text
     assert [5] == query.drain()
 
 
@@ -488,11 +489,11 @@ def test_vacuumed_files_are_missed_before_the_batch_is_planned(folder):
     assert 2 == len(vacuumed(folder))
 
     message = refused(query, LostInputError)
-    assert "2 data files from file 0 of version 0 on are gone" in message
+    assert "2 data files from file 0 of version 0 on are missing" in message
     assert 1 == len(query.offsets)
 
 
-def test_vacuumed_files_begin_again_from_a_snapshot_on_request(folder):
+def test_vacuumed_files_restart_from_a_snapshot_on_request(folder):
     """The compacted files have the rows, which are read from there."""
     append(folder, 1)
     append(folder, 2)
@@ -515,7 +516,9 @@ def test_a_planned_batch_whose_files_are_gone_is_refused_even_so(folder):
     vacuumed(folder)
     query.restart()
 
-    with pytest.raises(LostInputError, match="1 data files from file 0 of version 0 on are gone"):
+    with pytest.raises(
+        LostInputError, match="1 data files from file 0 of version 0 on are missing"
+    ):
         query.run()
 
 
@@ -528,12 +531,12 @@ def test_a_file_that_goes_while_it_is_read_is_lost_input(folder):
     tasks = query.reader.partitions(*map(json.loads, query.offsets))
     next(folder.glob("*.parquet")).unlink()
 
-    with pytest.raises(LostInputError, match="is gone"):
+    with pytest.raises(LostInputError, match="is missing"):
         list(query.reader.read(tasks[0]))
 
 
 @pytest.mark.parametrize("restarts", [True, False])
-def test_a_table_that_was_made_again_is_refused(folder, restarts):
+def test_a_table_that_was_recreated_is_refused(folder, restarts):
     """Also under a running query, and if it already has more versions than were read."""
     append(folder, 1)
     query = Query(folder)
@@ -544,7 +547,7 @@ def test_a_table_that_was_made_again_is_refused(folder, restarts):
     if restarts:
         query.restart()
 
-    assert "it was deleted and made again" in refused(query, LostInputError)
+    assert "it was deleted and recreated" in refused(query, LostInputError)
     assert [1] == query.ids
 
 
@@ -956,7 +959,7 @@ def test_deletion_vectors_are_refused_by_the_file(folder):
     assert "marked.parquet of version 3 has a deletion vector" in refused(Query(folder))
 
 
-def test_a_delete_by_deletion_vector_can_be_passed_over(folder):
+def test_a_delete_by_deletion_vector_can_be_skipped(folder):
     """It names the file anew with the vector, and appends nothing."""
     append(folder, *range(40))
     put(folder, 1, info("UPGRADE PROTOCOL"), with_features(folder, 1, "deletionVectors"))
@@ -1017,7 +1020,7 @@ def test_a_file_outside_of_the_table_is_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("line", ['{"add": {"path": "x", "dataChange": true}}', "no JSON"])
 def test_a_damaged_entry_is_refused_by_version(folder, line):
-    """An entry that is not Delta's ends a query for good, and a new one does not start."""
+    """An entry that is not Delta's ends a query permanently, and a new one does not start."""
     append(folder, 1)
     append(folder, 2)
     query = Query(folder, starts=0)
@@ -1110,6 +1113,21 @@ def test_an_end_before_the_snapshot_of_a_new_query_is_refused(folder):
     assert 1 == json.loads(source.end(Planned(snapshot, snapshot), 0))["version"]
 
 
+def test_what_the_sink_publishes_is_read_once_for_each_epoch(folder):
+    """A table of this package's own sink; a reverted epoch is a removal like any other."""
+    epochs = [staged(folder, number, f"a{number}", f"b{number}") for number in range(3)]
+    for each in epochs:
+        delta(str(folder)).commit(each, OpenFence())
+        delta(str(folder)).commit(each, OpenFence())
+    query = Query(folder, starts=0)
+    query.drain()
+    assert ["a0", "b0", "a1", "b1", "a2", "b2"] == [row["name"] for row in query.read]
+
+    delta(str(folder)).revert(epochs[2:], OpenFence())
+    assert "deletes or updates rows" in refused(query)
+    assert 6 == len(Query(folder, starts=0, changes=APPENDED).drain())
+
+
 def test_the_location_says_what_is_read_and_no_secret(folder):
     """Where a query starts and how fast it reads do not change it; columns and conditions do."""
     slow = delta_table(str(folder), starts=3, max_files=1, storage_options={"key": "s3cr3t-value"})
@@ -1131,20 +1149,20 @@ def test_options_of_the_store_are_never_shown(tmp_path):
     assert "s3cr3t" not in repr(source) + str(source.location()) + repr(options)
     assert ["secretStorageOptions"] == [k for k, v in options.to_spark().items() if "s3cr3t" in v]
     assert options == parse_options(options.to_spark())
-    assert "key *** at bucket" == options.hide("key s3cr3t-value\n  at bucket")
+    assert "key *** at bucket" == options.redact("key s3cr3t-value\n  at bucket")
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"starts": "yesterday"}, "starts: 'yesterday' is no start"),
+        ({"starts": "yesterday"}, "starts: 'yesterday' is not a start"),
         ({"starts": -1}, "starts"),
         ({"starts": dt.datetime(2024, 5, 1)}, "with its zone"),  # noqa: DTZ001
         ({"changes": "all"}, "changes: 'all' is unknown; write 'appended rows only'"),
         ({"on_gap": "skip"}, "on_gap: 'skip' is unknown"),
         ({"max_files": 0}, "max_files: 0"),
         ({"columns": []}, "columns: name at least one"),
-        ({"where": [("a", "like", "x")]}, "is no condition"),
+        ({"where": [("a", "like", "x")]}, "is not a condition"),
         ({"where": [("a", "in", "x")]}, "a list of values is needed"),
         ({"where": [("a", "<", None)]}, "null compares by = and != only"),
     ],
@@ -1162,7 +1180,7 @@ def test_a_wrong_argument_is_named(given, words):
         ({"maxFilesPerTrigger": "0"}, "option maxFilesPerTrigger"),
         ({"columns": "id"}, r'option columns: write a list in JSON, such as \["id", "name"\]'),
         ({"where": "x = 1"}, "option where: write a list"),
-        ({"secretStorageOptions": "hunter2"}, "secretStorageOptions: it is no object"),
+        ({"secretStorageOptions": "hunter2"}, "secretStorageOptions: it is not a JSON object"),
     ],
 )
 def test_a_wrong_option_of_the_data_source_is_named(given, words):
@@ -1187,7 +1205,7 @@ def test_a_batch_reads_the_table_as_of_now(folder):
     assert [] == batch_rows(folder)
 
 
-def test_many_files_of_the_current_version_are_not_looked_for(folder, monkeypatch):
+def test_many_files_of_the_current_version_are_not_looked_up(folder, monkeypatch):
     """Of many files only those that left the table are, and each of them that is gone is missed."""
     for number in range(3):
         append(folder, number)
