@@ -76,4 +76,4 @@ class DeltaBatchReader(DataSourceReader):
         """Yield the rows of one task; none of the task that Spark makes of an empty table."""
         if partition.value is None:
             return iter(())
-        return read_files(self._options, self._schema, partition.value.files)
+        return read_files(self._options, self._schema, partition.value.parts)

@@ -11,7 +11,7 @@ from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.runtime.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -21,39 +21,55 @@ if TYPE_CHECKING:
 
 _TASK_BYTES: Final = 16 * 2**20  # small files share a task, which costs more than reading them
 _TASK_FILES: Final = 64
+_PART_BYTES: Final = 64 * 2**20  # a larger file is read by several tasks
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_ROWS: Final = 20_000
 _BUFFER_BYTES: Final = 4 * 2**20  # of a column of a row group that is read
 
 
+class FilePart(NamedTuple):
+    """A part of a data file: its row groups that begin at *start* or later, and before *end*."""
+
+    file: TableFile
+    start: int = 0
+    end: int | None = None
+
+
 class FileTask(NamedTuple):
-    """The files that one task reads."""
+    """What one task reads."""
 
-    files: tuple[TableFile, ...]
+    parts: tuple[FilePart, ...]
 
 
-def tasks_of(files: Sequence[TableFile]) -> list[FileTask]:
-    """Return the tasks that read *files*, in their order."""
-    tasks: list[list[TableFile]] = []
+def tasks_of(files: Iterable[TableFile]) -> list[FileTask]:
+    """Return the tasks that read *files*, in their order: some small ones, or a part of a large."""
+    tasks: list[list[FilePart]] = []
     size = 0
-    for file in files:
-        if not tasks or len(tasks[-1]) >= _TASK_FILES or size + file.size > _TASK_BYTES:
+    for part in (part for file in files for part in _parts_of(file)):
+        length = part.file.size if part.end is None and not part.start else _PART_BYTES
+        if not tasks or len(tasks[-1]) >= _TASK_FILES or size + length > _TASK_BYTES:
             tasks.append([])
             size = 0
-        tasks[-1].append(file)
-        size += file.size
+        tasks[-1].append(part)
+        size += length
     return [FileTask(tuple(task)) for task in tasks]
 
 
+def _parts_of(file: TableFile) -> list[FilePart]:
+    starts = range(0, max(file.size, 1), _PART_BYTES)
+    ends = [*starts[1:], None]  # the log may have a wrong size
+    return [FilePart(file, start, end) for start, end in zip(starts, ends, strict=True)]
+
+
 def read_files(
-    options: TableOptions, schema: StructType, files: Sequence[TableFile]
+    options: TableOptions, schema: StructType, parts: Iterable[FilePart]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *files*.
+    """Yield the rows of parts of files.
 
     Args:
         options: of the source.
         schema: the columns of the query; a file without one of them has null there.
-        files: what is read, one after the other.
+        parts: what is read, one after the other.
 
     Raises:
         ConfigError: a file is damaged, or has values of another type.
@@ -64,15 +80,16 @@ def read_files(
 
     target = to_arrow_schema(schema, timezone="UTC")
     table = TableLog(options)
-    for file in files:
-        with table.own_errors(f"{file.path} cannot be read"):
-            yield from _read(table, file, target)
+    for part in parts:
+        with table.own_errors(f"{part.file.path} cannot be read"):
+            yield from _read(table, part, target)
 
 
-def _read(table: TableLog, file: TableFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    file = part.file
     where = f"{table.name}: {file.path}"
     if "://" in file.path or file.path.startswith("/"):
         raise ConfigError(
@@ -88,7 +105,8 @@ def _read(table: TableLog, file: TableFile, target: pa.Schema) -> Iterator[pa.Re
             stored = set(parquet.schema_arrow.names)
             names = [name for name in target.names if name in stored - set(file.partition)]
             rows = _rows_of_a_batch(parquet.metadata)
-            for batch in parquet.iter_batches(rows, columns=names):
+            groups = _row_groups_of(parquet.metadata, part)
+            for batch in parquet.iter_batches(rows, row_groups=groups, columns=names):
                 yield conformed(batch, target, file, where)
     except FileNotFoundError:
         raise LostInputError(
@@ -96,6 +114,17 @@ def _read(table: TableLog, file: TableFile, target: pa.Schema) -> Iterator[pa.Re
         ) from None
     except pa.ArrowInvalid as error:
         raise ConfigError(f"{where} is damaged, or not a Parquet file: {error}") from None
+
+
+def _row_groups_of(metadata: Any, part: FilePart) -> list[int]:
+    """Return the row groups of a part; each of a file's is in exactly one part."""
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        start = group.column(0).data_page_offset if group.num_columns else 0
+        if part.start <= start and (part.end is None or start < part.end):
+            found.append(number)
+    return found
 
 
 def _rows_of_a_batch(metadata: Any) -> int:

@@ -270,9 +270,9 @@ class TablePlanner:
         if gone := self.table.missing(files):
             raise LostInputError(
                 f"{self.table.name}: {len(gone)} data files from {start.describe()} on are "
-                f"missing, {gone[0]} first: they were removed, by VACUUM or by hand; the table is now "
-                f"at version {self.table.version}. on_gap='snapshot' restarts from a new snapshot, "
-                "unless the batch is planned already"
+                f"missing, {gone[0]} first: they were removed, by VACUUM or by hand; the table is "
+                f"now at version {self.table.version}. on_gap='snapshot' restarts from a new "
+                "snapshot, unless the batch is planned already"
             )
         return files
 

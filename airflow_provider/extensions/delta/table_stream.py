@@ -94,7 +94,7 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in tasks_of(planner.check_present(begin, to))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_files(self._options, self._schema, partition.value.files)
+        return read_files(self._options, self._schema, partition.value.parts)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: how far a query has read is in its checkpoint, and not in the table."""

@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
-from airflow_provider.extensions.delta import delta, delta_table
+from airflow_provider.extensions.delta import delta, delta_table, table_files
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
 from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
 from airflow_provider.extensions.delta.table_files import conformed
@@ -672,6 +672,32 @@ def test_values_of_another_type_are_refused_by_file_and_column(array, kind):
     """None is cast, rounded or cut."""
     with pytest.raises(ConfigError, match=r"f\.parquet: column 'c' has the type"):
         converted(array, kind)
+
+
+def test_a_large_file_is_read_by_several_tasks(folder, monkeypatch):
+    """Each of its row groups by exactly one, wherever the parts are cut."""
+    append(folder, *range(100))
+    path = next(folder.glob("*.parquet"))
+    size = path.stat().st_size  # which the log has, and which is too small for the new file
+    pq.write_table(pa.table({"id": range(100)}), path, row_group_size=10)
+    for part_bytes in (1, 100, 999, path.stat().st_size, 10**6):
+        monkeypatch.setattr(table_files, "_PART_BYTES", part_bytes)
+        monkeypatch.setattr(table_files, "_TASK_BYTES", 1)
+        query = Query(folder)
+        assert list(range(100)) == query.drain()
+        tasks = query.reader.partitions(*map(json.loads, query.offsets))
+        assert -(-size // part_bytes) == len(tasks)
+
+
+def test_small_files_share_a_task(folder):
+    """A task costs more than reading a few rows."""
+    for number in range(70):
+        append(folder, number)
+    query = Query(folder, starts=0)
+    query.drain()
+    tasks = query.reader.partitions(*map(json.loads, query.offsets))
+
+    assert [64, 6] == [len(task.value.parts) for task in tasks]
 
 
 def batch_rows(folder: Path, **options) -> list[dict[str, Any]]:
