@@ -199,7 +199,8 @@ class DeltaTableSource:
         table = TableLog(self.options)
         table.refresh()
         if isinstance(wanted, dt.datetime) and wanted.tzinfo is not None:
-            planner = TablePlanner(table, spark_schema(table.schema, None, table.name))
+            schema = spark_schema(table.schema, self.options.columns, table.name)
+            planner = TablePlanner(table, schema)
             return positions.at_version(table.table_id, planner.version_at(wanted))
         if type(wanted) is int and 0 <= wanted <= table.version:
             return positions.at_version(table.table_id, wanted + 1)
