@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import CorruptDocumentError
+from airflow_provider.runtime.api.errors import CorruptDocumentError
+from airflow_provider.runtime.api.kit.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

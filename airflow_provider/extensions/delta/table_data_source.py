@@ -20,7 +20,7 @@ from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.extensions.delta.table_options import FORMAT, parse_options
 from airflow_provider.extensions.delta.table_planner import TablePlanner
 from airflow_provider.extensions.delta.table_schema import spark_schema
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

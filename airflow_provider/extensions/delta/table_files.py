@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.extensions.delta.table_log import TableLog
-from airflow_provider.runtime.errors import ConfigError, LostInputError
+from airflow_provider.runtime.api.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

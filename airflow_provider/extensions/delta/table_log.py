@@ -14,15 +14,14 @@ from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
 from airflow_provider.extensions.delta.table_schema import check_readable
-from airflow_provider.runtime.errors import (
+from airflow_provider.runtime.api.errors import (
     AbsentInputError,
     ConfigError,
     LostInputError,
     OutageError,
     SparkStreamError,
 )
-from airflow_provider.runtime.errors.explanation import FailureClass
-from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.api.kit.refusals import FailureClass, classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -267,7 +266,7 @@ class TableLog:
         if found.failure_class is FailureClass.DATA_MISSING:
             return LostInputError(text)
         is_mistake = not found.rule and _UNREADABLE.search(text) is not None
-        if is_mistake or found.failure_class is FailureClass.NON_RECOVERABLE:
+        if is_mistake or found.failure_class.is_permanent:
             return ConfigError(text)
         return OutageError(text)
 

@@ -17,10 +17,10 @@ from airflow_provider.extensions.delta.partition_values import (
     Condition,
     parse_conditions,
 )
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.redaction import shown_address, without_credentials
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.locations import local_path_of
+from airflow_provider.runtime.api.kit.messages import shown_address, without_credentials
+from airflow_provider.runtime.api.kit.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ _OPTIONS: Final = {
     name.lower(): name
     for name in (
         *("path", "starts", "changes", "columns", "where", "onGap"),
-        *("maxFilesPerTrigger", "maxBytesPerTrigger", "secretStorageOptions"),
+        *("maxFilesPerTrigger", "maxRowsPerTrigger", "secretStorageOptions"),
     )
 }
 _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s\d+: <unknown>.*", re.DOTALL)  # of errors in Rust
@@ -55,7 +55,7 @@ class TableOptions:
     columns: tuple[str, ...] | None = None
     where: tuple[Condition, ...] = ()
     max_files: int | None = None
-    max_bytes: int | None = None
+    max_rows: int | None = None
     on_gap: str | None = None
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -70,7 +70,7 @@ class TableOptions:
         check_start(self.starts)
         _check_choice("changes", self.changes, APPENDED)
         _check_choice("on_gap", self.on_gap, SNAPSHOT)
-        for name in ("max_files", "max_bytes"):
+        for name in ("max_files", "max_rows"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name}: {value!r} is not a whole number of at least 1")
@@ -112,7 +112,7 @@ class TableOptions:
             "where": _json(self.where) if self.where else None,
             "onGap": self.on_gap,
             "maxFilesPerTrigger": str(self.max_files) if self.max_files else None,
-            "maxBytesPerTrigger": str(self.max_bytes) if self.max_bytes else None,
+            "maxRowsPerTrigger": str(self.max_rows) if self.max_rows else None,
             "secretStorageOptions": _json(self.storage_options) if self.storage_options else None,
         }
         return {name: text for name, text in texts.items() if text is not None}
@@ -137,7 +137,7 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
         columns=tuple(map(str, columns)) if columns is not None else None,
         where=parse_conditions(_list(options, "where") or ()),
         max_files=_number(options, "maxFilesPerTrigger"),
-        max_bytes=_number(options, "maxBytesPerTrigger"),
+        max_rows=_number(options, "maxRowsPerTrigger"),
         on_gap=options.get("ongap"),
         storage_options=_secrets(options.get("secretstorageoptions", "{}")),
     )

@@ -14,8 +14,8 @@ from airflow_provider.extensions.delta.table_schema import (
     check_metadata,
     check_protocol,
 )
-from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError, LostInputError, SparkStreamError
+from airflow_provider.runtime.api.errors import ConfigError, LostInputError, SparkStreamError
+from airflow_provider.runtime.api.kit.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.delta.commits import Commit, TableFile
     from airflow_provider.extensions.delta.table_log import TableLog
-    from airflow_provider.runtime.base.clock import Clock
+    from airflow_provider.runtime.api.kit.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import importlib.util
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from airflow_provider.extensions.delta import positions
 from airflow_provider.extensions.delta.partition_values import parse_conditions
@@ -13,10 +13,12 @@ from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.extensions.delta.table_options import FORMAT, SNAPSHOT, TableOptions
 from airflow_provider.extensions.delta.table_planner import TablePlanner
 from airflow_provider.extensions.delta.table_schema import spark_schema
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.api.kit.extras import require_extra
+from airflow_provider.runtime.api.kit.lineage import folder_dataset
+from airflow_provider.runtime.api.kit.sources import is_registered, reader_of, shown_end
+from airflow_provider.runtime.api.kit.typed_json import read_json
+from airflow_provider.runtime.api.sources import LATEST, Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,23 +27,10 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.delta.table_options import Start
     from airflow_provider.runtime.api.sinks import Dataset
+    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd
 
-_SOURCE_OPTION: Final = "spark-stream.source"  # the runtime finds the source in Spark's plan by it
 _LIBRARIES: Final = ("deltalake", "pyarrow")
-_LATEST: Final = "latest"
-_FIRST_BYTES_PER_S: Final = 256 * 1024  # of the first batch, as for files
-
-
-class Location(NamedTuple):
-    """What a source reads; equal locations give the same rows.
-
-    Attributes:
-        path: the table's address, without secrets.
-        options: what else says which rows and columns are read.
-    """
-
-    path: str | None
-    options: Mapping[str, str]
+_FIRST_ROWS_PER_S: Final = 2_000  # of the first batch: a job of 1 ms a row takes twice the target
 
 
 def delta_table(
@@ -122,11 +111,12 @@ class DeltaTableSource:
             self._check_table()
         except SparkStreamError as error:
             raise type(error)(f"source {name!r}: {error}") from error
-        _register(spark)
-        reader = spark.readStream if streaming else spark.read
-        options = {**self.options.to_spark(), _SOURCE_OPTION: name}
-        df: DataFrame = reader.format(FORMAT).options(**options).load()
-        return df
+        if not is_registered(spark, FORMAT):
+            from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
+
+            spark.dataSource.register(DeltaDataSource)
+        reader = reader_of(spark, name, streaming=streaming)
+        return reader.format(FORMAT).options(**self.options.to_spark()).load()
 
     def location(self) -> Location:
         """Return the table's address and what is read of it."""
@@ -150,10 +140,10 @@ class DeltaTableSource:
 
     def sized(self, target_s: float) -> DeltaTableSource:
         """Return the source with a first limit for a batch of about *target_s* seconds."""
-        if self.options.max_files is not None or self.options.max_bytes is not None:
+        if self.options.max_files is not None or self.options.max_rows is not None:
             return self
-        size = max(round(target_s * _FIRST_BYTES_PER_S), 1)
-        return DeltaTableSource(dataclasses.replace(self.options, max_bytes=size))
+        rows = max(round(target_s * _FIRST_ROWS_PER_S), 1)
+        return DeltaTableSource(dataclasses.replace(self.options, max_rows=rows))
 
     def behind(self, progress: Mapping[str, Any]) -> Mapping[str, int]:
         """Return the backlog after a batch, in versions and, unless it is long, in files.
@@ -169,7 +159,15 @@ class DeltaTableSource:
         files = latest.get("filesOutstanding")
         return {**found, "filesOutstanding": files} if isinstance(files, int) else found
 
-    def end(self, planned: Any, wanted: Any) -> Any:
+    def why_not_end(self, wanted: Any) -> str | None:
+        if isinstance(wanted, dt.datetime):
+            is_known = wanted.tzinfo is not None
+            return None if is_known else f"ends={shown_end(wanted)} needs a time zone"
+        if wanted == LATEST or (type(wanted) is int and wanted >= 0):
+            return None
+        return f"ends={shown_end(wanted)} is not 'latest', a version, or a datetime with its zone"
+
+    def end(self, planned: PlannedSource, wanted: Any) -> RecordedEnd | None:
         """Return where a bounded run ends.
 
         Args:
@@ -182,8 +180,11 @@ class DeltaTableSource:
             ConfigError: the end is none of these, or before the snapshot that a new query reads.
             LostInputError: the log does not reach back to the datetime.
         """
-        if wanted is None or wanted == _LATEST:
-            return planned.ends_at(planned.reach())
+        if wanted is None or wanted == LATEST:
+            # Not how far the stream would read: it stops before a commit that is refused, which
+            # the run has to reach to fail.
+            end = positions.from_text(str(planned.stream.reportLatestOffset().json()))
+            return planned.ends_at(planned.line if end is None else end.to_text())
         end = self._position_of(wanted)
         first = positions.from_text(planned.line)
         is_new = positions.from_text(planned.committed) is None
@@ -239,17 +240,3 @@ def _offset_in(progress: Mapping[str, Any], key: str) -> dict[str, Any]:
     if isinstance(value, str):
         value = read_json(value) if value not in ("", positions.NO_OFFSET) else None
     return value if isinstance(value, dict) else {}
-
-
-def _register(spark: SparkSession) -> None:
-    from py4j.protocol import Py4JError
-
-    from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
-
-    try:
-        manager = spark._jsparkSession.sessionState().dataSourceManager()
-        if manager.dataSourceExists(FORMAT):
-            return
-    except Py4JError:  # another implementation of Spark's interface; registering twice only warns
-        pass
-    spark.dataSource.register(DeltaDataSource)

@@ -54,8 +54,8 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_files is not None:
             return ReadMaxFiles(self._options.max_files)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -63,7 +63,9 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._refreshed()
         end = self._available or planner.end()
         if not start:
-            return planner.first(end).to_json()
+            first = planner.first(end)
+            self._latest = (end if end.order >= first.order else first).to_json()
+            return first.to_json()
         position = from_json(start)
         planner.check_position(position)
         if position.order >= end.order:

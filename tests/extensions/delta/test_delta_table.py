@@ -28,6 +28,7 @@ from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
 from airflow_provider.extensions.delta.table_files import conformed
 from airflow_provider.extensions.delta.table_options import parse_options
 from airflow_provider.runtime.api.sinks import Dataset, OpenFence
+from airflow_provider.runtime.api.sources import Location
 from airflow_provider.runtime.errors import (
     AbsentInputError,
     ConfigError,
@@ -229,7 +230,7 @@ def test_a_file_without_statistics_ends_a_batch_of_limited_rows(folder):
 
 
 def test_the_first_limit_of_a_source_is_its_own_or_one_for_the_target_time(folder):
-    """``max_files`` stays; without it a batch of some seconds gets some bytes."""
+    """``max_files`` stays; without it a batch of some seconds gets some rows."""
     own = delta_table(str(folder), max_files=3)
     sized = delta_table(str(folder)).sized(2.0)
 
@@ -239,7 +240,7 @@ def test_the_first_limit_of_a_source_is_its_own_or_one_for_the_target_time(folde
         DeltaDataSource(source.options.to_spark()).streamReader(Query(folder).reader._schema)
         for source in (own, sized)
     ]
-    assert [ReadMaxFiles(3), ReadMaxBytes(512 * 1024)] == [
+    assert [ReadMaxFiles(3), ReadMaxRows(4_000)] == [
         limit.getDefaultReadLimit() for limit in limits
     ]
 
@@ -1099,17 +1100,24 @@ def test_the_backlog_is_counted_in_versions_and_files(folder):
     assert {} == delta_table(str(folder)).behind({"endOffset": None, "latestOffset": None})
 
 
-class Planned:
-    """The first batch of a source in a start, as the runtime has it."""
+REACHED = {"id": "t", "version": 2, "index": 1}
+LATEST = {"id": "t", "version": 3, "index": 0}
 
-    def __init__(self, line: str, committed: str = "-") -> None:
-        self.line, self.committed = line, committed
 
-    def reach(self) -> str:
-        return "reach"
+def planned(line: str, committed: str = "-") -> Any:
+    """Return the first batch of a source in a start, as the runtime has it."""
+    latest = SimpleNamespace(json=lambda: json.dumps({**LATEST, "filesOutstanding": 2}))
+    return SimpleNamespace(
+        line=line,
+        committed=committed,
+        stream=SimpleNamespace(reportLatestOffset=lambda: latest),
+        reach=lambda: json.dumps(REACHED),
+        ends_at=lambda offset: offset,
+    )
 
-    def ends_at(self, offset: str) -> str:
-        return offset
+
+def end_of(source: Any, batch: Any, wanted: Any) -> dict[str, Any]:
+    return dict(json.loads(source.end(batch, wanted)))
 
 
 def test_a_run_ends_at_the_latest_version_a_version_or_a_time(folder):
@@ -1117,14 +1125,15 @@ def test_a_run_ends_at_the_latest_version_a_version_or_a_time(folder):
     for number in range(3):
         append(folder, number)
     source = delta_table(str(folder), starts=0)
-    planned = Planned('{"id": "t", "version": 0, "index": 0}')
+    batch = planned('{"id": "t", "version": 0, "index": 0}')
     later = dt.datetime.now(UTC) + dt.timedelta(days=1)
 
-    assert ["reach"] * 2 == [source.end(planned, wanted) for wanted in (None, "latest")]
-    ends = [json.loads(source.end(planned, wanted)) for wanted in (1, later)]
+    # Not where batches stop, which may be before a commit that the run has to fail at.
+    assert [LATEST] * 2 == [end_of(source, batch, wanted) for wanted in (None, "latest")]
+    ends = [end_of(source, batch, wanted) for wanted in (1, later)]
     assert [(2, 0), (3, 0)] == [(end["version"], end["index"]) for end in ends]
     with pytest.raises(ConfigError, match="a version up to the newest, 2"):
-        source.end(planned, 3)
+        source.end(batch, 3)
 
 
 def test_an_end_before_the_snapshot_of_a_new_query_is_refused(folder):
@@ -1135,8 +1144,8 @@ def test_an_end_before_the_snapshot_of_a_new_query_is_refused(folder):
     snapshot = '{"id": "t", "version": 1, "snapshot": true, "index": 0}'
 
     with pytest.raises(ConfigError, match="which is after its end"):
-        source.end(Planned(snapshot), 0)
-    assert 1 == json.loads(source.end(Planned(snapshot, snapshot), 0))["version"]
+        source.end(planned(snapshot), 0)
+    assert 1 == end_of(source, planned(snapshot, snapshot), 0)["version"]
 
 
 def test_what_the_sink_publishes_is_read_once_for_each_epoch(folder):
@@ -1159,7 +1168,7 @@ def test_the_location_says_what_is_read_and_no_secret(folder):
     slow = delta_table(str(folder), starts=3, max_files=1, storage_options={"key": "s3cr3t-value"})
     narrow = delta_table(str(folder), columns=["id"], where=[("day", "=", dt.date(2024, 5, 1))])
 
-    assert (str(folder), {}) == slow.location()
+    assert Location(str(folder), {}) == slow.location()
     assert "pw" not in str(delta_table("s3://user:pw@bucket/t").location())
     assert {"columns": '["id"]', "where": '[["day","=","2024-05-01"]]'} == narrow.location().options
     assert [Dataset("file", str(folder))] == list(narrow.datasets())

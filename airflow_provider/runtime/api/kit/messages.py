@@ -13,6 +13,7 @@ from airflow_provider.runtime.errors.fixes import (
 from airflow_provider.runtime.errors.redaction import (
     Secrets,
     shown_address,
+    without_credentials,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "first_line",
     "set_conf",
     "shown_address",
+    "without_credentials",
 ]
