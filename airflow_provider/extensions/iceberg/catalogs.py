@@ -1,0 +1,126 @@
+"""Catalogs of Iceberg tables that are only read: opening them, and errors without their secrets."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.base.extensions import require_extra
+from airflow_provider.runtime.errors import (
+    AbsentInputError,
+    ConfigError,
+    LostInputError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.failures.classify import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from airflow_provider.extensions.iceberg.table_options import TableOptions
+
+_LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
+_FIRST_VERSION: Final = 2  # of the table format, that has sequence numbers
+# Properties whose values an error may show; a credential can stand in any other one.
+_SHOWN: Final = frozenset({"name", "type", "warehouse", "py-io-impl", "py-catalog-impl"})
+_LEAST_CHARS: Final = 4  # a shorter value would be found in every text
+
+
+class TableHandle:
+    """Loads one table through its catalog, which stays open between loads."""
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+        self._catalog: Catalog | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open catalog behind: another process opens its own."""
+        return {**self.__dict__, "_catalog": None}
+
+    def load(self) -> Table:
+        """Return the table as it is now.
+
+        Raises:
+            AbsentInputError: the catalog has no such table.
+            ConfigError: the extra is missing, the catalog refuses, or the table's format is too
+                old.
+            OutageError: the catalog does not answer.
+        """
+        options = self._options
+        require_extra(f"{options.name}: the source", "iceberg", *_LIBRARIES, on_executors=True)
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with errors_without_secrets(options):
+            try:
+                table = self._open().load_table(options.table)
+            except NoSuchTableError:
+                raise AbsentInputError(
+                    f"{options.name}: the catalog has no such table; create it, or correct the name"
+                ) from None
+        if table.metadata.format_version < _FIRST_VERSION:
+            raise ConfigError(
+                f"{options.name}: a table of format version 1 has no sequence numbers, which order "
+                "its snapshots; upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')"
+            )
+        return table
+
+    def close(self) -> None:
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
+
+    def _open(self) -> Catalog:
+        from pyiceberg.catalog import load_catalog
+
+        if self._catalog is None:
+            named = self._options.catalog
+            properties = {"name": named} if isinstance(named, str) else dict(named)
+            # Opening a catalog must not write: its tables are made by its owner.
+            properties.setdefault("init_catalog_tables", "false")
+            self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+        return self._catalog
+
+
+@contextmanager
+def errors_without_secrets(options: TableOptions) -> Iterator[None]:
+    """Turn errors of libraries into the runtime's, without the values of catalog properties.
+
+    The cause is dropped on purpose: Spark's worker sends the whole chain to the driver as text.
+    """
+    try:
+        yield
+    except SparkStreamError:
+        raise
+    except FileNotFoundError as error:
+        raise LostInputError(
+            f"{options.name}: a file of the table is gone: {_hidden(str(error), options)}; its "
+            "snapshot has expired, or the file was removed by hand. Restore it, or start a new "
+            "query"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - each catalog and store has errors of its own
+        text = _hidden(f"{type(error).__name__}: {error}", options)
+        raise refusal_of(error, f"{options.name}: {text}") from None
+
+
+def _hidden(text: str, options: TableOptions) -> str:
+    for key, value in _properties(options).items():
+        found = _password_of(value) if key == "uri" else str(value)
+        if key not in _SHOWN and len(found) >= _LEAST_CHARS:
+            text = text.replace(found, "***")
+    return text
+
+
+def _password_of(uri: Any) -> str:
+    authority = str(uri).partition("://")[2].rpartition("@")[0]
+    return authority.partition(":")[2]
+
+
+def _properties(options: TableOptions) -> Mapping[str, Any]:
+    if not isinstance(options.catalog, str):
+        return options.catalog
+    from pyiceberg.utils.config import Config
+
+    return Config().get_catalog_config(options.catalog) or {}

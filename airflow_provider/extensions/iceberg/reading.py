@@ -1,0 +1,141 @@
+"""Rows of an Iceberg table's data files, read on Spark's executors."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.extensions.iceberg.columns import as_spark_batch, projected
+from airflow_provider.runtime.errors import LostInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.extensions.iceberg.listing import DeleteFile, ListedFile
+    from airflow_provider.extensions.iceberg.table_options import TableOptions
+
+_TASK_BYTES: Final = 128 * 1024 * 1024
+_OPEN_BYTES: Final = 4 * 1024 * 1024  # what opening a file costs, as Spark counts it
+_NAME_MAPPING: Final = "schema.name-mapping.default"
+
+
+@dataclasses.dataclass(frozen=True)
+class FileTask:
+    """The files of one task, and all that an executor needs to read them without the catalog.
+
+    Attributes:
+        metadata: the table's metadata without its snapshots.
+        properties: of the table's files' store, with its credentials.
+    """
+
+    files: tuple[ListedFile, ...]
+    metadata: TableMetadata = dataclasses.field(repr=False)
+    location: str
+    properties: dict[str, str] = dataclasses.field(repr=False)
+
+
+def pinned(metadata: TableMetadata, schema: Schema) -> TableMetadata:
+    """Return metadata that reads files as *schema*, whatever the table's schema is by now.
+
+    It is small, since every task gets it, and has no property that could be a secret.
+    """
+    mapping = metadata.properties.get(_NAME_MAPPING)
+    return metadata.model_copy(
+        update={
+            "schemas": [schema],
+            "current_schema_id": schema.schema_id,
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "current_snapshot_id": None,
+            "refs": {},
+            "statistics": [],
+            "partition_statistics": [],
+            "properties": {} if mapping is None else {_NAME_MAPPING: mapping},
+        }
+    )
+
+
+def tasks_of(files: Sequence[ListedFile], table: Table, metadata: TableMetadata) -> list[FileTask]:
+    """Return tasks of about 128 MiB each, without the files that cannot match; none is split."""
+    groups: list[list[ListedFile]] = []
+    room = 0
+    for file in files:
+        if not file.is_match:
+            continue
+        cost = file.bytes + _OPEN_BYTES
+        if not groups or cost > room:
+            groups.append([])
+            room = _TASK_BYTES
+        groups[-1].append(file)
+        room -= cost
+    location, properties = table.metadata.location, dict(table.io.properties)
+    return [FileTask(tuple(group), metadata, location, properties) for group in groups]
+
+
+def read_files(
+    task: FileTask, options: TableOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task's files, one batch in memory at a time.
+
+    Raises:
+        LostInputError: a file is gone.
+    """
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io import load_file_io
+    from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+    from pyiceberg.table import _parse_row_filter
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    columns = projected(task.metadata.schema(), options.columns, options.name)
+    where = AlwaysTrue() if options.where is None else _parse_row_filter(options.where)
+    io: FileIO = load_file_io(task.properties, task.location)
+    scan = ArrowScan(task.metadata, io, columns, where)
+    for file in task.files:
+        scan_task = _scan_task(file)
+        try:
+            deletes = _read_all_delete_files(io, [scan_task])
+            # Not to_record_batches: it keeps all batches of a file in memory.
+            found = scan._record_batches_from_scan_tasks_and_deletes([scan_task], deletes)
+            for batch in found:
+                yield as_spark_batch(batch, wanted)
+        except FileNotFoundError:
+            raise LostInputError(
+                f"{options.name}: {file.path} is gone, or one of its delete files; its snapshot "
+                "has expired, or the file was removed by hand. Restore it, or start a new query"
+            ) from None
+
+
+def _scan_task(file: ListedFile) -> FileScanTask:
+    from pyiceberg.manifest import DataFile, DataFileContent
+    from pyiceberg.table import FileScanTask
+    from pyiceberg.typedef import Record
+
+    data = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=file.format,
+        partition=Record(*file.partition),
+        record_count=file.rows,
+        file_size_in_bytes=file.bytes,
+    )
+    data.spec_id = file.spec_id
+    return FileScanTask(data, delete_files={_delete_file(each) for each in file.deletes})
+
+
+def _delete_file(file: DeleteFile) -> DataFile:
+    from pyiceberg.manifest import DataFile, DataFileContent
+
+    made: Any = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path=file.path, file_format=file.format
+    )
+    return made  # type: ignore[no-any-return]
