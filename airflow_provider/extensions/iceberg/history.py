@@ -1,4 +1,9 @@
-"""History of an Iceberg table: the snapshots of its main branch that are left, in their order."""
+"""History of an Iceberg table: the snapshots of its main branch that are left, in their order.
+
+A snapshot names its parent, also when that has expired; but pyiceberg, when it expires snapshots,
+removes this name from their children. Then the sequence number tells: every snapshot of a table
+takes the next one, so nothing was between two snapshots with consecutive numbers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,8 @@ class History:
 
     Attributes:
         snapshots: oldest first; the last one is the snapshot itself.
-        expired_parent: the id of the oldest one's parent, which has expired; None if none has.
+        expired_parent: the id of the oldest one's parent, which has expired; None if it is not
+            named.
     """
 
     def __init__(self, name: str, metadata: TableMetadata, head: Snapshot | None = None) -> None:
@@ -95,8 +101,9 @@ class History:
         earlier = [s for s in self.snapshots if s.timestamp_ms < at_ms]
         if earlier:
             return self._after(earlier[-1])
-        if self.expired_parent is None:
-            return Position(self.uuid, 0, None)
+        origin = Position(self.uuid, 0, None)
+        if not self.snapshots or self._follows(origin):
+            return origin
         raise ConfigError(
             f"{self._name}: the snapshots before {described(self.snapshots[0])} have expired, so "
             f"which rows came since {moment.isoformat()} is not known; take a later time"
@@ -113,10 +120,11 @@ class History:
         ids = [snapshot.snapshot_id for snapshot in self.snapshots]
         if position.snapshot in ids:
             return None
-        follows = position.snapshot == self.expired_parent
-        if follows and position.index is None:
+        if not self.snapshots and position.snapshot is None:
             return None
-        if not follows and self._is_rolled_back(position):
+        if position.index is None and self._follows(position):
+            return None
+        if self._is_rolled_back(position):
             raise ConfigError(
                 f"{self._name}: the query has read {_shown(position)}, which is no longer in the "
                 f"history of the main branch ({self._newest()}): the table was rolled back or "
@@ -163,17 +171,41 @@ class History:
                 f"the query has read the table {position.uuid}. Start a new query"
             )
 
+    def _follows(self, position: Position) -> bool:
+        """Whether the oldest snapshot left is the one after the position's, which has expired."""
+        if not self.snapshots:
+            return False
+        oldest = self.snapshots[0]
+        if self.expired_parent is not None:
+            return self.expired_parent == position.snapshot
+        if oldest.sequence_number != position.sequence + 1 or position.snapshot in self._known:
+            return False
+        return position.snapshot is None or not _may_replace_the_table(oldest)
+
     def _is_rolled_back(self, position: Position) -> bool:
         """Whether the history covers the position's place without the position's snapshot."""
         if not self.snapshots:
             return True
-        if position.snapshot is None:
-            return False
         oldest = self.snapshots[0].sequence_number or 0
-        return self.expired_parent is None or oldest <= position.sequence
+        if oldest <= position.sequence:
+            return position.snapshot is not None
+        is_next = oldest == position.sequence + 1 and self.expired_parent is None
+        return is_next and position.snapshot in self._known
 
     def _newest(self) -> str:
         return f"now {described(self.snapshots[-1])}" if self.snapshots else "now empty"
+
+
+def _may_replace_the_table(snapshot: Snapshot) -> bool:
+    """Whether a snapshot without a parent may have begun the table's contents anew.
+
+    Such a snapshot has all of the table's rows; as an append after others, it would have a part.
+    """
+    if snapshot.summary is None:
+        return True
+    facts = snapshot.summary.additional_properties
+    is_all = facts.get("total-records") == facts.get("added-records")
+    return is_all and snapshot.summary.operation.value != "replace"
 
 
 def _shown(position: Position) -> str:
