@@ -107,15 +107,20 @@ def errors_without_secrets(options: TableOptions) -> Iterator[None]:
 
 def _hidden(text: str, options: TableOptions) -> str:
     for key, value in _properties(options).items():
-        found = _password_of(value) if key == "uri" else str(value)
-        if key not in _SHOWN and len(found) >= _LEAST_CHARS:
-            text = text.replace(found, "***")
+        for secret in _secrets_of(key, str(value)):
+            if len(secret) >= _LEAST_CHARS:
+                text = text.replace(secret, "***")
     return text
 
 
-def _password_of(uri: Any) -> str:
-    authority = str(uri).partition("://")[2].rpartition("@")[0]
-    return authority.partition(":")[2]
+def _secrets_of(key: str, value: str) -> tuple[str, ...]:
+    if key in _SHOWN:
+        return ()
+    if key != "uri":
+        return (value,)
+    address, _, query = value.partition("?")
+    login = address.partition("://")[2].rpartition("@")[0]
+    return (login.partition(":")[2], query)
 
 
 def _properties(options: TableOptions) -> Mapping[str, Any]:

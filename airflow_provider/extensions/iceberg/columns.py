@@ -33,15 +33,19 @@ def projected(schema: Schema, columns: tuple[str, ...] | None, name: str) -> Sch
 def spark_schema(schema: Schema, name: str) -> StructType:
     """Return the columns as Spark has them; each may be null, as in every source of files.
 
+    A UUID is a text, as Iceberg's own reader has it.
+
     Raises:
         ConfigError: Spark has no type for a column.
     """
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
     fields = []
     for field in schema.fields:
         try:
-            fields.append(StructField(field.name, _spark_type(field.field_type)))
+            is_uuid = str(field.field_type) == "uuid"
+            kind = StringType() if is_uuid else _spark_type(field.field_type)
+            fields.append(StructField(field.name, kind))
         except KeyError as error:
             raise ConfigError(
                 f"{name}: column {field.name!r}: Spark has no type for {error.args[0]}; leave it "
@@ -84,5 +88,13 @@ def as_spark_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with the very types that Spark takes: Iceberg's strings may be larger ones."""
     import pyarrow as pa
 
-    arrays = [batch.column(field.name).cast(field.type) for field in schema]
+    arrays = [_cast(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: Any, kind: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(array.type, pa.UuidType):
+        return array.cast(kind)
+    return pa.array([None if each is None else str(each) for each in array.to_pylist()], kind)

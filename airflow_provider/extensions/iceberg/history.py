@@ -98,11 +98,14 @@ class History:
     def before(self, moment: dt.datetime) -> Position:
         """Return the position before the first snapshot of *moment* or later."""
         at_ms = moment.timestamp() * 1000
-        earlier = [s for s in self.snapshots if s.timestamp_ms < at_ms]
-        if earlier:
-            return self._after(earlier[-1])
+        # Clocks of writers differ, so a snapshot may be older than its parent.
+        later = [i for i, s in enumerate(self.snapshots) if s.timestamp_ms >= at_ms]
+        if not later:
+            return self.end()
+        if later[0] > 0:
+            return self._after(self.snapshots[later[0] - 1])
         origin = Position(self.uuid, 0, None)
-        if not self.snapshots or self._follows(origin):
+        if self._follows(origin):
             return origin
         raise ConfigError(
             f"{self._name}: the snapshots before {described(self.snapshots[0])} have expired, so "

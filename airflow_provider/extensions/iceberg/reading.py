@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
@@ -84,29 +83,26 @@ def tasks_of(files: Sequence[ListedFile], table: Table, metadata: TableMetadata)
 def read_files(
     task: FileTask, options: TableOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task's files, one batch in memory at a time.
+    """Yield the rows of a task's files, of which a few batches are in memory at a time.
 
     Raises:
         LostInputError: a file is gone.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io import load_file_io
-    from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
     from pyiceberg.table import _parse_row_filter
     from pyspark.sql.pandas.types import to_arrow_schema
+
+    from airflow_provider.extensions.iceberg.file_rows import FileReader
 
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = projected(task.metadata.schema(), options.columns, options.name)
     where = AlwaysTrue() if options.where is None else _parse_row_filter(options.where)
-    io: FileIO = load_file_io(task.properties, task.location)
-    scan = ArrowScan(task.metadata, io, columns, where)
+    io = load_file_io(task.properties, task.location)
+    reader = FileReader(task.metadata, io, columns, where)
     for file in task.files:
-        scan_task = _scan_task(file)
         try:
-            deletes = _read_all_delete_files(io, [scan_task])
-            # Not to_record_batches: it keeps all batches of a file in memory.
-            found = scan._record_batches_from_scan_tasks_and_deletes([scan_task], deletes)
-            for batch in found:
+            for batch in reader.read(_scan_task(file)):
                 yield as_spark_batch(batch, wanted)
         except FileNotFoundError:
             raise LostInputError(

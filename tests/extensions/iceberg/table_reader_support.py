@@ -20,11 +20,11 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import Record
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider.extensions.iceberg import iceberg_table
 from airflow_provider.extensions.iceberg.data_source import IcebergDataSource
-from airflow_provider.extensions.iceberg.stream import TableStreamReader
 from tests.extensions.iceberg.iceberg_support import SCHEMA, TABLE, catalog_of, load
 
 
@@ -46,6 +46,14 @@ class Table:
         self.now.append(pa.Table.from_pylist(rows, schema=SCHEMA))
         return self.head()
 
+    def append_table(self, rows: pa.Table) -> None:
+        """Append rows as other writers do: pyiceberg's own makes empty lists of null ones."""
+        table = self.now
+        path = Path(table.location().removeprefix("file://")) / "data" / "whole.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, path, row_group_size=2)
+        table.add_files([f"file://{path}"])
+
     def append_files(self, *files: list[int]) -> int:
         """Append several files in one snapshot."""
         table = self.now
@@ -65,12 +73,23 @@ class Table:
 
     def expire(self, *ids: int) -> None:
         """Expire snapshots as Iceberg's own procedure does: their children still name them."""
+        snapshots = json.loads(self.now.metadata.model_dump_json())["snapshots"]
+        self._set_snapshots([s for s in snapshots if s["snapshot-id"] not in ids])
+
+    def set_times(self, times: dict[int, int]) -> None:
+        """Let snapshots, by sequence number, be of a time in milliseconds."""
+        snapshots = json.loads(self.now.metadata.model_dump_json())["snapshots"]
+        for snapshot in snapshots:
+            moment = times.get(snapshot["sequence-number"], snapshot["timestamp-ms"])
+            snapshot["timestamp-ms"] = moment
+        self._set_snapshots(snapshots)
+
+    def _set_snapshots(self, snapshots: list[dict[str, Any]]) -> None:
         table, catalog = self.now, catalog_of(self.properties)
         metadata = json.loads(table.metadata.model_dump_json())
-        kept = [s for s in metadata["snapshots"] if s["snapshot-id"] not in ids]
         path = Path(table.metadata_location.removeprefix("file://"))
-        path = path.with_name(f"{len(list(path.parent.iterdir())):05d}-expired.metadata.json")
-        path.write_text(json.dumps({**metadata, "snapshots": kept, "snapshot-log": []}))
+        path = path.with_name(f"{len(list(path.parent.iterdir())):05d}-edited.metadata.json")
+        path.write_text(json.dumps({**metadata, "snapshots": snapshots, "snapshot-log": []}))
         catalog.drop_table(TABLE)
         catalog.register_table(TABLE, f"file://{path}")
 
@@ -97,7 +116,7 @@ class Table:
     def replace(self, *ids: int) -> None:
         """Replace the table's rows as CREATE OR REPLACE TABLE does: by a snapshot without parent."""
         with self.now.transaction() as change:
-            change._stage((RemoveSnapshotRefUpdate(ref_name="main"),))
+            change._stage((RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"}),))
         self.append(*ids)
 
     def delete_positions(self, path: str, *positions: int, by_value: bool = False) -> int:
@@ -159,8 +178,8 @@ class _Compaction(_OverwriteFiles):
     operation = Operation.REPLACE
 
     def _summary(self, snapshot_properties: Any = None) -> Summary:
-        previous = self._transaction.table_metadata.current_snapshot().summary
-        kept = previous.additional_properties.get("total-position-deletes", "0")
+        previous: Any = self._transaction.table_metadata.current_snapshot()
+        kept = previous.summary.additional_properties.get("total-position-deletes", "0")
         return Summary(Operation.REPLACE, **{"total-position-deletes": kept})
 
 
@@ -223,6 +242,7 @@ class Query:
         rows: list[dict[str, Any]] = []
         for task in self.reader.partitions(start, end):
             for batch in self.reader.read(task):
+                assert to_arrow_schema(self.schema, timezone="UTC").equals(batch.schema)
                 rows += batch.to_pylist()
         return rows
 
@@ -250,7 +270,7 @@ def as_logged(offset: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(offset))
 
 
-def reader_of(source: Any) -> tuple[TableStreamReader, Any]:
+def reader_of(source: Any) -> tuple[Any, Any]:
     """Return the reader that Spark's worker makes, and the DataFrame's schema."""
     data_source = IcebergDataSource(source.bound().to_spark())
     schema = data_source.schema()

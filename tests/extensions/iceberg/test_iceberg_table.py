@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import json
 import pickle
+import sys
 import time
+import traceback
+import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,18 +20,29 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    FixedType,
+    FloatType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
+    StructType,
     TimestampType,
     TimestamptzType,
     TimeType,
+    UUIDType,
 )
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
 from airflow_provider.extensions.iceberg import iceberg_table, positions
 from airflow_provider.extensions.iceberg.data_source import IcebergDataSource, TableReader
+from airflow_provider.extensions.iceberg.history import History
 from airflow_provider.extensions.iceberg.positions import Position
 from airflow_provider.extensions.iceberg.table_options import TableOptions
 from airflow_provider.runtime.errors import (
@@ -122,6 +138,18 @@ def test_starts_at_a_time_reads_what_was_committed_since(table, catalog):
     assert [2] == Query(catalog, starts=moment).ids()
     earlier = moment - dt.timedelta(days=1)
     assert [1, 2] == Query(catalog, starts=earlier).ids()
+
+
+def test_a_start_at_a_time_does_not_trust_the_order_of_clocks(table, catalog):
+    """A snapshot of this time or later is read, even if a later one has an earlier time."""
+    table.append(1)
+    table.append(2)
+    table.append(3)
+    first, second, _ = (s.timestamp_ms for s in table.now.snapshots())
+    table.set_times({2: first + 60_000, 3: second})
+    moment = dt.datetime.fromtimestamp((first + 60_000) / 1000, UTC)
+    history = History("t", table.now.metadata)
+    assert 1 == history.before(moment).sequence
 
 
 def test_a_start_that_is_not_in_the_history_is_refused(table, catalog):
@@ -666,6 +694,43 @@ def test_times_keep_whether_they_have_a_zone(catalog):
     assert [row] == query.rows()
 
 
+def test_every_type_comes_back(catalog):
+    """Nested values, decimals, bytes and UUIDs, as the types that Spark has for them."""
+    element = NestedField(11, "a", IntegerType()), NestedField(12, "b", StringType())
+    fields = [
+        NestedField(1, "flag", BooleanType()),
+        NestedField(2, "real", FloatType()),
+        NestedField(3, "amount", DecimalType(12, 3)),
+        NestedField(4, "day", DateType()),
+        NestedField(5, "raw", BinaryType()),
+        NestedField(6, "code", FixedType(3)),
+        NestedField(7, "key", UUIDType()),
+        NestedField(8, "list", ListType(13, StructType(*element), element_required=False)),
+        NestedField(9, "map", MapType(14, StringType(), 15, LongType(), value_required=False)),
+    ]
+    table = Table(catalog, schema=Schema(*fields))
+    key = uuid.UUID(int=7)
+    row: dict[str, Any] = {
+        "flag": True,
+        "real": 0.5,
+        "amount": decimal.Decimal("-123456789.125"),
+        "day": dt.date(1500, 2, 28),
+        "raw": b"\0\xff",
+        "code": b"abc",
+        "key": str(key),
+        "list": [{"a": 1, "b": None}, None],
+        "map": [("k", 1), ("n", None)],
+    }
+    empty = dict.fromkeys(row)
+    arrow = table.now.schema().as_arrow()
+    values = [{**row, "key": key.bytes}, empty]
+    table.now.append(pa.Table.from_pylist(values, schema=arrow))
+    query = Query(catalog)
+    # pyiceberg writes an empty list of structs for a null one.
+    assert [row, {**empty, "list": []}] == query.rows()
+    assert "string" == query.schema["key"].dataType.typeName()
+
+
 # --- the source as the runtime knows it -----------------------------------------------------------
 
 
@@ -751,11 +816,12 @@ def test_secrets_of_the_catalog_are_nowhere(table, catalog):
     location = query.source.location()
     for text in (repr(query.source), str(location), json.dumps(end), repr(tasks)):
         assert secret not in text
-    broken = {**properties, "type": secret}
-    with pytest.raises(ConfigError) as refused:
-        iceberg_table(TABLE, catalog=broken).location()
-    assert secret not in str(refused.value)
-    assert "***" in str(refused.value)
+    for broken in ({"type": secret}, {"uri": f"nosql://me:{secret}@db/catalog?key={secret}"}):
+        with pytest.raises(ConfigError) as refused:
+            iceberg_table(TABLE, catalog={**properties, **broken}).location()
+        text = "".join(traceback.format_exception(refused.value))
+        assert secret not in text
+        assert "***" in text or "nosql" in text
 
 
 def test_tasks_travel_to_executors_without_the_catalog(table, catalog, tmp_path):
@@ -823,7 +889,48 @@ def test_the_format_is_read_through_its_function(catalog):
         IcebergDataSource({"table": TABLE}).schema()
 
 
-# --- what users of Iceberg's own reader report ----------------------------------------------------
+def test_a_stream_needs_a_newer_spark(table, catalog, monkeypatch):
+    """Before 4.2 Spark gives a source in Python no limits; the error names the version."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    monkeypatch.delitem(sys.modules, "airflow_provider.extensions.iceberg.stream")
+    source = iceberg_table(TABLE, catalog=catalog)
+    spark: Any = SimpleNamespace(version="4.1.0")
+    data_source = IcebergDataSource(source.bound().to_spark())
+    with pytest.raises(ConfigError, match=r"needs Spark 4\.2 or newer"):
+        data_source.streamReader(data_source.schema())
+    with pytest.raises(ConfigError, match=r"source 'events'.*needs Spark 4\.2 or newer, not 4\.1"):
+        source.load(spark, "events", streaming=True)
+
+
+# --- what users of Iceberg's own readers report ---------------------------------------------------
+
+
+def test_a_null_list_of_structs_is_not_an_empty_one(catalog):
+    """apache/iceberg-python#3833: nor a null map, beside nulls at every depth, over batches."""
+    kind = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.int64()))])
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64()),
+            pa.field("list", pa.list_(kind)),
+            pa.field("map", pa.map_(pa.string(), kind)),
+            pa.field("deep", pa.list_(pa.list_(kind))),
+        ]
+    )
+    one = {"a": 1, "b": None}
+    values = [
+        {"id": 0, "list": None, "map": None, "deep": None},
+        {"id": 1, "list": [], "map": [], "deep": []},
+        {"id": 2, "list": [None], "map": [("k", None)], "deep": [None, []]},
+        {"id": 3, "list": [one, None], "map": [("k", one)], "deep": [[one], None]},
+        {"id": 4, "list": None, "map": None, "deep": [[None]]},
+    ]
+    table = Table(catalog, schema=schema)
+    table.append_table(pa.Table.from_pylist(values, schema=schema))
+    assert values == Query(catalog).rows()
+    path = next(iter(table.now.scan().plan_files())).file.file_path
+    table.delete_positions(path, 0, 2)
+    assert [values[1], values[3], values[4]] == Query(catalog).rows()
+    assert values[4:] == Query(catalog, where="id > 3").rows()
 
 
 def test_a_restart_does_not_need_the_snapshot_it_first_started_with(table, catalog):
@@ -863,7 +970,7 @@ def test_a_history_that_begins_with_a_compaction_loses_no_rows(table, catalog):
 
 
 def test_a_large_compaction_takes_one_step(table, catalog):
-    """apache/iceberg#8902: a snapshot that is passed over costs no batch per file."""
+    """apache/iceberg#8902, #17001: a snapshot that is passed over takes no room in a batch."""
     table.append(1)
     query = Query(catalog, max_files=1)
     query.ids()
