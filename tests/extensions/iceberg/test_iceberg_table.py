@@ -663,10 +663,10 @@ def test_a_filter_leaves_out_files_and_no_position(table, catalog):
 
 def test_wrong_columns_and_filters_are_refused_at_the_start(table, catalog):
     """The error has the wrong name and the option."""
-    with pytest.raises(ConfigError, match="no column 'nam'; it has id, name"):
-        Query(catalog, columns=["nam"])
-    with pytest.raises(ConfigError, match="where='nam = 1'"):
-        Query(catalog, where="nam = 1")
+    with pytest.raises(ConfigError, match="no column 'title'; it has id, name"):
+        Query(catalog, columns=["title"])
+    with pytest.raises(ConfigError, match="where='title = 1'"):
+        Query(catalog, where="title = 1")
     with pytest.raises(ConfigError, match="where='id ='"):
         Query(catalog, where="id =")
 
