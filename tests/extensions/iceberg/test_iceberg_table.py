@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import json
 import pickle
+import random
 import sys
 import time
 import traceback
@@ -900,6 +902,50 @@ def test_a_stream_needs_a_newer_spark(table, catalog, monkeypatch):
         data_source.streamReader(data_source.schema())
     with pytest.raises(ConfigError, match=r"source 'events'.*needs Spark 4\.2 or newer, not 4\.1"):
         source.load(spark, "events", streaming=True)
+
+
+# --- all together ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_row_comes_once_whatever_happens(table, catalog, seed):
+    """Over appends, compactions, expiry of what is read, limits, restarts and repeated batches."""
+    dice = random.Random(seed)
+    numbers = itertools.count()
+    read: list[int] = []
+    table.append(next(numbers))
+    query = Query(catalog, changes=dice.choice([None, "appended rows only"]))
+    forget = dice.choice([table.expire, table.expire_by_pyiceberg])
+
+    def append() -> None:
+        files = [
+            [next(numbers) for _ in range(dice.randint(1, 3))] for _ in range(dice.randint(1, 4))
+        ]
+        table.append_files(*files)
+
+    def batch() -> None:
+        limit = dice.choice([ReadMaxFiles(1), ReadMaxRows(4), ReadMaxBytes(2000), ALL])
+        end = query.plan(limit)
+        for _ in range(dice.randint(0, 2)):  # attempts that died before they committed
+            query.run(query.committed, end)
+            query.restart()
+        assert end == query.plan(limit)
+        read.extend(row["id"] for row in query.run(query.committed, end))
+        query.committed = end
+
+    def expire() -> None:
+        if not query.committed:
+            return
+        position = Position.from_json(query.committed)
+        snapshots = table.now.snapshots()
+        done = position.sequence + (position.index is None)
+        old = [s.snapshot_id for s in snapshots if s.sequence_number < done]
+        forget(*[each for each in old if each != table.head()])
+
+    for _ in range(40):
+        dice.choice([append, append, batch, batch, batch, table.compact, expire, query.restart])()
+    read += query.ids()
+    assert list(range(next(numbers))) == sorted(read)
 
 
 # --- what users of Iceberg's own readers report ---------------------------------------------------
