@@ -43,7 +43,10 @@ _LAST_VERSION_WITHOUT_NS: Final = 2  # of the table format, that has times in na
 
 
 class FileReader:
-    """Reads files of a table, whatever schema and partitions each was written with."""
+    """Reads files of a table, whatever schema and partitions each was written with.
+
+    It keeps the delete files that it has read, which one task's files often share.
+    """
 
     def __init__(
         self, metadata: TableMetadata, io: FileIO, columns: Schema, where: BooleanExpression
@@ -53,6 +56,7 @@ class FileReader:
         self._io = io
         self._columns = columns
         self._where = bind(metadata.schema(), where, case_sensitive=True)
+        self._deleted: dict[str, dict[str, pa.ChunkedArray]] = {}
         nested = (MapType, ListType)
         self._ids = {
             each for each in columns.field_ids if not isinstance(columns.find_type(each), nested)
@@ -88,9 +92,14 @@ class FileReader:
                     yield self._projected(wanted, kept, missing)
 
     def _deletes(self, task: FileScanTask) -> list[pa.ChunkedArray]:
-        path = task.file.file_path
-        found = (_read_deletes(self._io, each).get(path) for each in task.delete_files)
-        return [positions for positions in found if positions is not None]
+        found = []
+        for file in task.delete_files:
+            if file.file_path not in self._deleted:
+                self._deleted[file.file_path] = _read_deletes(self._io, file)
+            positions = self._deleted[file.file_path].get(task.file.file_path)
+            if positions is not None:
+                found.append(positions)
+        return found
 
     def _schema_in(self, physical: pa.Schema) -> Schema:
         metadata = self._metadata

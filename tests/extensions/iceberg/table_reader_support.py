@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import Record
+from pyroaring import BitMap
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -51,7 +54,7 @@ class Table:
         table = self.now
         path = Path(table.location().removeprefix("file://")) / "data" / "whole.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path, row_group_size=2)
+        pq.write_table(rows, path)
         table.add_files([f"file://{path}"])
 
     def append_files(self, *files: list[int]) -> int:
@@ -119,25 +122,21 @@ class Table:
             change._stage((RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"}),))
         self.append(*ids)
 
-    def delete_positions(self, path: str, *positions: int, by_value: bool = False) -> int:
-        """Delete rows of a file by position, in a file of deletes; or by an equality delete."""
+    def delete_positions(
+        self, path: str, *positions: int, by_value: bool = False, as_vector: bool = False
+    ) -> int:
+        """Delete rows of a file: by positions in a file or in a vector, or by an equality delete."""
         table = self.now
-        target = Path(table.location().removeprefix("file://")) / "data" / "deletes.parquet"
-        paths = pa.array([path] * len(positions), pa.string())
-        ids = {"file_path": 2147483546, "pos": 2147483545}
-        columns = pa.schema(
-            [
-                pa.field("file_path", pa.string(), metadata=_field_id(ids["file_path"])),
-                pa.field("pos", pa.int64(), metadata=_field_id(ids["pos"])),
-            ]
-        )
-        deletes = pa.table([paths, pa.array(positions, pa.int64())], schema=columns)
-        pq.write_table(deletes, target)
+        target = Path(table.location().removeprefix("file://")) / "data" / "deletes"
+        if as_vector:
+            target.write_bytes(_puffin_of(path, positions))
+        else:
+            _write_positions(target, path, positions)
         content = DataFileContent.EQUALITY_DELETES if by_value else DataFileContent.POSITION_DELETES
         file = DataFile.from_args(
             content=content,
             file_path=f"file://{target}",
-            file_format=FileFormat.PARQUET,
+            file_format=FileFormat.PUFFIN if as_vector else FileFormat.PARQUET,
             partition=Record(),
             record_count=len(positions),
             file_size_in_bytes=target.stat().st_size,
@@ -166,6 +165,37 @@ class Table:
 
 def _field_id(number: int) -> dict[str, str]:
     return {"PARQUET:field_id": str(number)}
+
+
+def _write_positions(target: Path, path: str, positions: Sequence[int]) -> None:
+    columns = pa.schema(
+        [
+            pa.field("file_path", pa.string(), metadata=_field_id(2147483546)),
+            pa.field("pos", pa.int64(), metadata=_field_id(2147483545)),
+        ]
+    )
+    paths = pa.array([path] * len(positions), pa.string())
+    pq.write_table(pa.table([paths, pa.array(positions, pa.int64())], schema=columns), target)
+
+
+def _puffin_of(path: str, positions: Sequence[int]) -> bytes:
+    """Return a Puffin file with one deletion vector, as the format's specification has it."""
+    bitmaps = (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + BitMap(positions).serialize()
+    vector = bytes.fromhex("d1d33964") + bitmaps
+    blob = len(vector).to_bytes(4, "big") + vector + zlib.crc32(vector).to_bytes(4, "big")
+    magic = b"PFA1"
+    entry = {
+        "type": "deletion-vector-v1",
+        "fields": [2147483546],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": len(magic),
+        "length": len(blob),
+        "properties": {"referenced-data-file": path, "cardinality": str(len(positions))},
+    }
+    footer = json.dumps({"blobs": [entry]}).encode()
+    end = len(footer).to_bytes(4, "little") + bytes(4) + magic
+    return magic + blob + magic + footer + end
 
 
 class _Overwrite(_OverwriteFiles):

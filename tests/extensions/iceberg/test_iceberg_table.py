@@ -42,7 +42,7 @@ from pyiceberg.types import (
 )
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
-from airflow_provider.extensions.iceberg import iceberg_table, positions
+from airflow_provider.extensions.iceberg import file_rows, iceberg_table, positions
 from airflow_provider.extensions.iceberg.data_source import IcebergDataSource, TableReader
 from airflow_provider.extensions.iceberg.history import History
 from airflow_provider.extensions.iceberg.positions import Position
@@ -179,6 +179,16 @@ def test_batches_keep_to_a_number_of_files(table, catalog):
     query.batch()
     table.append_files([4], [5], [6])
     assert [[1, 2], [3, 4], [5, 6], []] == [query.batch() for _ in range(4)]
+
+
+def test_a_batch_that_ends_with_a_snapshot_needs_it_no_more(table, catalog):
+    """Its position is the end of that snapshot, and not the beginning of the next one."""
+    first = table.append_files([1], [2])
+    query = Query(catalog, max_files=2)
+    query.batch()
+    table.append(3)
+    query.batch()
+    assert (first, None) == (query.committed["snapshot"], query.committed.get("index"))
 
 
 @pytest.mark.parametrize("limit", [ReadMaxRows(3), ReadMaxBytes(1), ReadMaxFiles(1)])
@@ -373,11 +383,12 @@ def test_an_overwrite_of_nothing_is_an_append(table, catalog):
     assert [2] == query.ids()
 
 
-def test_rows_deleted_by_position_are_not_in_the_table(table, catalog):
+@pytest.mark.parametrize("as_vector", [False, True])
+def test_rows_deleted_by_position_are_not_in_the_table(table, catalog, as_vector):
     """The table as of the start is read with its delete files, and compacting them is no change."""
     table.append(1, 2, 3)
     path = next(iter(table.now.scan().plan_files())).file.file_path
-    table.delete_positions(path, 0, 2)
+    table.delete_positions(path, 0, 2, as_vector=as_vector)
     query = Query(catalog)
     assert [2] == query.ids()
     table.compact()
@@ -633,16 +644,17 @@ def test_partitions_may_change(catalog):
     table = Table(catalog, schema=columns, partition_spec=by_name)
     table.append(1, 2)
     query = Query(catalog, where="name = 'n1' or id = 4")
+    query.batch()
+    assert [1] == query.batch()
     with table.now.update_spec() as change:
         change.remove_field("name")
         change.add_identity("id")
-    query.batch()
     table.append(3, 4)
     end = query.plan()
     tasks = query.reader.partitions(query.committed, end)
     read = [file.rows for task in tasks for file in task.value.files]
-    assert [1, 1] == read
-    assert [1, 4] == sorted(row["id"] for row in query.run(query.committed, end))
+    assert [1] == read
+    assert [4] == [row["id"] for row in query.run(query.committed, end)]
 
 
 def test_only_the_chosen_columns_are_read(table, catalog):
@@ -951,8 +963,10 @@ def test_every_row_comes_once_whatever_happens(table, catalog, seed):
 # --- what users of Iceberg's own readers report ---------------------------------------------------
 
 
-def test_a_null_list_of_structs_is_not_an_empty_one(catalog):
+@pytest.mark.parametrize("rows", [2, 1000])
+def test_a_null_list_of_structs_is_not_an_empty_one(catalog, monkeypatch, rows):
     """apache/iceberg-python#3833: nor a null map, beside nulls at every depth, over batches."""
+    monkeypatch.setattr(file_rows, "_BATCH_ROWS", rows)
     kind = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.int64()))])
     schema = pa.schema(
         [
