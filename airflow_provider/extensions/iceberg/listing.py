@@ -59,14 +59,18 @@ class Listing:
         return specs.keys() <= self._metadata.specs().keys()
 
     def added(self, snapshot: Snapshot, io: FileIO) -> list[ListedFile]:
-        """Return the data files that a snapshot added, by path."""
+        """Return the data files that a snapshot added, by path.
+
+        Raises:
+            ConfigError: pyiceberg cannot read a file's format.
+        """
         return self._kept((snapshot.snapshot_id, False), lambda: self._added(snapshot, io))
 
     def whole(self, snapshot: Snapshot, io: FileIO) -> list[ListedFile]:
         """Return all data files of the table as of a snapshot, by path, with their deletes.
 
         Raises:
-            ConfigError: the snapshot has equality deletes.
+            ConfigError: the snapshot has equality deletes, or files of an unknown format.
         """
         return self._kept((snapshot.snapshot_id, True), lambda: self._whole(snapshot, io))
 
@@ -113,19 +117,32 @@ class Listing:
 
     def _listed(self, files: Iterable[tuple[DataFile, Iterable[DataFile]]]) -> list[ListedFile]:
         may_match = self._matcher()
-        return [
-            ListedFile(
-                path=file.file_path,
-                format=file.file_format,
-                rows=file.record_count,
-                bytes=file.file_size_in_bytes,
-                spec_id=file.spec_id,
-                partition=tuple(file.partition[i] for i in range(len(file.partition))),
-                deletes=tuple(sorted(DeleteFile(d.file_path, d.file_format) for d in deletes)),
-                is_match=may_match(file),
+        found = []
+        for file, deletes in files:
+            self._check_format(file)
+            found.append(
+                ListedFile(
+                    path=file.file_path,
+                    format=file.file_format,
+                    rows=file.record_count,
+                    bytes=file.file_size_in_bytes,
+                    spec_id=file.spec_id,
+                    partition=tuple(file.partition[i] for i in range(len(file.partition))),
+                    deletes=tuple(sorted(DeleteFile(d.file_path, d.file_format) for d in deletes)),
+                    is_match=may_match(file),
+                )
             )
-            for file, deletes in files
-        ]
+        return found
+
+    def _check_format(self, file: DataFile) -> None:
+        from pyiceberg.manifest import FileFormat
+
+        if file.file_format not in {FileFormat.PARQUET, FileFormat.ORC}:
+            raise ConfigError(
+                f"{self._name}: {file.file_path} is of the format {file.file_format.value}, and "
+                "pyiceberg reads Parquet and ORC; compact the table into one of these, and start a "
+                "new query"
+            )
 
     def _matcher(self) -> Callable[[DataFile], bool]:
         """Return whether a file may have rows that match, by its partition and its statistics."""

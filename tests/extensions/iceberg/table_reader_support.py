@@ -71,6 +71,21 @@ class Table:
         table.add_files(paths)
         return self.head()
 
+    def append_avro(self) -> None:
+        """Append a file of a format that pyiceberg cannot read."""
+        table = self.now
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{table.location()}/data/rows.avro",
+            file_format=FileFormat.AVRO,
+            partition=Record(),
+            record_count=1,
+            file_size_in_bytes=1,
+        )
+        file.spec_id = 0
+        with table.transaction() as change, change.update_snapshot().fast_append() as producer:
+            producer.append_data_file(file)
+
     def head(self) -> int:
         return int(self.now.current_snapshot().snapshot_id)
 

@@ -421,6 +421,15 @@ def test_equality_deletes_are_refused_by_name(table, catalog):
         query.plan()
 
 
+def test_a_file_that_cannot_be_read_is_refused_by_name(table, catalog):
+    """Before the batch is planned, and not by a task that fails again and again."""
+    query = Query(catalog)
+    query.ids()
+    table.append_avro()
+    with pytest.raises(ConfigError, match=r"rows\.avro is of the format AVRO"):
+        query.plan()
+
+
 def test_a_rollback_behind_the_position_is_refused(table, catalog):
     """Rows that were read are gone from the table, also after further commits."""
     first = table.append(1)
