@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.extensions import require_extra
-from airflow_provider.runtime.errors import (
+from airflow_provider.runtime.api.errors import (
     AbsentInputError,
     ConfigError,
     LostInputError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.api.kit.extras import require_extra
+from airflow_provider.runtime.api.kit.refusals import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

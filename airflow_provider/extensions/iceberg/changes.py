@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.iceberg.history import described
 from airflow_provider.extensions.iceberg.table_options import APPENDED_ROWS
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

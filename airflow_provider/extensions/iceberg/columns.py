@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa

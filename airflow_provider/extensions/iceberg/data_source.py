@@ -19,7 +19,7 @@ from airflow_provider.extensions.iceberg.columns import projected, spark_schema
 from airflow_provider.extensions.iceberg.planner import Planner
 from airflow_provider.extensions.iceberg.reading import read_files
 from airflow_provider.extensions.iceberg.table_options import TableOptions
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

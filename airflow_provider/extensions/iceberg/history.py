@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.iceberg.positions import Position
 from airflow_provider.extensions.iceberg.table_options import NOW, SNAPSHOT
-from airflow_provider.runtime.errors import ConfigError, LostInputError
+from airflow_provider.runtime.api.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

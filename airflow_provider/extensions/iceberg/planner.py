@@ -14,7 +14,7 @@ from airflow_provider.extensions.iceberg.history import History, described
 from airflow_provider.extensions.iceberg.listing import Listing
 from airflow_provider.extensions.iceberg.positions import Position
 from airflow_provider.extensions.iceberg.reading import pinned, tasks_of
-from airflow_provider.runtime.errors import ConfigError, LostInputError
+from airflow_provider.runtime.api.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,10 @@ class Planner:
         """Return where a new query starts."""
         table = self._load()
         now = dt.datetime.now(dt.timezone.utc)
-        return self._history(table).start(self._options.starts, now)
+        history = self._history(table)
+        first, end = history.start(self._options.starts, now), history.end()
+        self.reached = (end if end.order >= first.order else first, {})
+        return first
 
     def latest(self, start: Position, budget: Budget) -> Position:
         """Return how far the batch after *start* reads.

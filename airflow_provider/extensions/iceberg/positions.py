@@ -16,8 +16,8 @@ import dataclasses
 import json
 from typing import Any, Final
 
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import CorruptDocumentError, LostInputError
+from airflow_provider.runtime.api.errors import CorruptDocumentError, LostInputError
+from airflow_provider.runtime.api.kit.typed_json import read_json
 
 NONE: Final = "-"
 """Spark's text for no offset, before the first batch of a query."""

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg.columns import as_spark_batch, projected
-from airflow_provider.runtime.errors import LostInputError
+from airflow_provider.runtime.api.errors import LostInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

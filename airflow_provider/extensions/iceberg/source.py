@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import importlib.util
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider.extensions.iceberg import positions
 from airflow_provider.extensions.iceberg.catalogs import TableHandle
@@ -13,21 +14,23 @@ from airflow_provider.extensions.iceberg.columns import projected
 from airflow_provider.extensions.iceberg.history import History
 from airflow_provider.extensions.iceberg.positions import Position
 from airflow_provider.extensions.iceberg.table_options import SNAPSHOT, Starts, TableOptions
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.lineage import folder_dataset
+from airflow_provider.runtime.api.kit.sources import is_registered, reader_of, shown_end
+from airflow_provider.runtime.api.kit.typed_json import read_json
+from airflow_provider.runtime.api.sources import LATEST, Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.api.sinks import Dataset
+    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd
 
 _FIRST_ROWS_PER_S: Final = 2_000  # of the first batch, before anything is known
-_SOURCE_OPTION: Final = "spark-stream.source"  # the source's name, in Spark's plan
-_LATEST: Final = "latest"
 
 
 def iceberg_table(
@@ -81,13 +84,6 @@ def iceberg_table(
     )
 
 
-class Location(NamedTuple):
-    """What a source reads; equal locations give the same rows."""
-
-    path: str | None
-    options: Mapping[str, str]
-
-
 @dataclasses.dataclass(frozen=True)
 class IcebergTableSource:
     """See :func:`iceberg_table`, which makes one."""
@@ -114,11 +110,10 @@ class IcebergTableSource:
             ) from None
         if streaming:
             _check_stream(spark, name, self.options)
-        spark.dataSource.register(IcebergDataSource)
-        reader: Any = spark.readStream if streaming else spark.read
-        reader = reader.format(FORMAT).option(_SOURCE_OPTION, name).options(**options.to_spark())
-        frame: DataFrame = reader.load()
-        return frame
+        if not is_registered(spark, FORMAT):
+            spark.dataSource.register(IcebergDataSource)
+        reader = reader_of(spark, name, streaming=streaming)
+        return reader.format(FORMAT).options(**options.to_spark()).load()
 
     def bound(self) -> TableOptions:
         """Return the options with the table's columns of now, in which *where* is checked."""
@@ -127,9 +122,13 @@ class IcebergTableSource:
         _check_where(schema, self.options)
         return dataclasses.replace(self.options, schema=schema.model_dump_json())
 
+    @functools.cached_property
+    def _metadata(self) -> TableMetadata:
+        return self._table().metadata
+
     def location(self) -> Location:
-        """Return the table's folder, its uuid, and what is read of it; reads the catalog."""
-        metadata, options = self._table().metadata, self.options
+        """Return the table's folder, its uuid, and what is read of it; the catalog is read once."""
+        metadata, options = self._metadata, self.options
         told = {
             "uuid": str(metadata.table_uuid),
             "columns": None if options.columns is None else ",".join(sorted(options.columns)),
@@ -142,11 +141,19 @@ class IcebergTableSource:
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the folder of the table, by which Spark's own lineage names it."""
-        return (folder_dataset(self._table().metadata.location),)
+        return (folder_dataset(self._metadata.location),)
 
     # --- the end of a run ------------------------------------------------------------------------
 
-    def end(self, planned: Any, wanted: Any) -> Any:
+    def why_not_end(self, wanted: Any) -> str | None:
+        if isinstance(wanted, dt.datetime):
+            is_known = wanted.tzinfo is not None
+            return None if is_known else f"ends={shown_end(wanted)} needs a time zone"
+        if wanted == LATEST or type(wanted) is int:
+            return None
+        return f"ends={shown_end(wanted)} is not 'latest', a snapshot's id, or a datetime"
+
+    def end(self, planned: PlannedSource, wanted: Any) -> RecordedEnd | None:
         """Return where a bounded run ends.
 
         Args:
@@ -157,18 +164,14 @@ class IcebergTableSource:
         Raises:
             ConfigError: the snapshot or the time is not in the history that is left.
         """
-        if wanted is None or wanted == _LATEST:
-            reached = Position.from_text(planned.reach())
-            return planned.ends_at(reached.to_text())
+        if wanted is None or wanted == LATEST:
+            # Not how far the stream would read: it fails at a snapshot that is refused, which the
+            # run has to reach.
+            reached = planned.stream.reportLatestOffset()
+            return planned.ends_at(Position.from_text(str(reached.json())).to_text())
         history = History(self.options.name, self._table().metadata)
         if isinstance(wanted, dt.datetime):
-            if wanted.tzinfo is None:
-                raise ConfigError(f"{self.options.name}: ends={wanted}: give it a time zone")
             return planned.ends_at(history.before(wanted).to_text())
-        if isinstance(wanted, bool) or not isinstance(wanted, int):
-            raise ConfigError(
-                f"{self.options.name}: ends={wanted!r}: use 'latest', a snapshot's id or a datetime"
-            )
         return planned.ends_at(history.after_snapshot(wanted).to_text())
 
     def limited(self, planned: str, committed: str, end: str) -> str:

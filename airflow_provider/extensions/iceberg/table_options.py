@@ -7,8 +7,8 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

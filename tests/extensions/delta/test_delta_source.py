@@ -63,7 +63,7 @@ class TestDeltaTable(SourceContract):
         history = directory_at(job.directory).run("r1").history("out")
         assert history is not None
         assert [4, 2, 0] == [
-            each.backlog["filesOutstanding"]
-            for each in history.batches
-            if "filesOutstanding" in (each.backlog or {})
+            found["filesOutstanding"]
+            for found in (each.backlog or {} for each in history.batches)
+            if "filesOutstanding" in found
         ]

@@ -757,17 +757,12 @@ def test_every_type_comes_back(catalog):
 # --- the source as the runtime knows it -----------------------------------------------------------
 
 
-class Planned:
-    """The first batch of a source in a start."""
-
-    def __init__(self, reached: str) -> None:
-        self.reached = reached
-
-    def reach(self) -> str:
-        return self.reached
-
-    def ends_at(self, offset: str) -> tuple[str, str]:
-        return ("end", offset)
+def planned(reached: str) -> Any:
+    """Return the first batch of a source in a start, of which the stream reports its end."""
+    report = SimpleNamespace(json=lambda: reached)
+    return SimpleNamespace(
+        stream=SimpleNamespace(reportLatestOffset=lambda: report), ends_at=lambda line: line
+    )
 
 
 def test_a_run_ends_where_the_table_reaches(table, catalog):
@@ -775,16 +770,18 @@ def test_a_run_ends_where_the_table_reaches(table, catalog):
     first = table.append(1)
     time.sleep(0.01)
     table.append(2)
-    source = iceberg_table(TABLE, catalog=catalog)
+    source: Any = iceberg_table(TABLE, catalog=catalog)
     uuid = str(table.now.metadata.table_uuid)
-    end_of_first = ("end", Position(uuid, 1, first).to_text())
-    reach = Planned(position(2))
-    assert ("end", position(2)) == source.end(reach, None) == source.end(reach, "latest")
+    end_of_first: Any = Position(uuid, 1, first).to_text()
+    reach = planned(position(2))
+    assert [position(2)] * 2 == [source.end(reach, wanted) for wanted in (None, "latest")]
     assert end_of_first == source.end(reach, first)
     at_ms = table.now.current_snapshot().timestamp_ms
     assert end_of_first == source.end(reach, dt.datetime.fromtimestamp(at_ms / 1000, UTC))
-    with pytest.raises(ConfigError, match="ends='tomorrow'"):
-        source.end(reach, "tomorrow")
+    assert "ends='tomorrow' is not 'latest'" in str(source.why_not_end("tomorrow"))
+    assert "needs a time zone" in str(
+        source.why_not_end(dt.datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None))
+    )
 
 
 def test_a_run_that_ends_at_a_snapshot_reads_no_row_beyond(table, catalog):
@@ -794,9 +791,9 @@ def test_a_run_that_ends_at_a_snapshot_reads_no_row_beyond(table, catalog):
     query.batch()
     second = table.append(3)
     table.append(4)
-    _, end = query.source.end(Planned(""), second)
-    committed, planned = json.dumps(query.committed), json.dumps(query.plan(ALL))
-    cut = query.source.limited(planned, committed, end)
+    end: Any = query.source.end(planned("-"), second)
+    committed, next_one = json.dumps(query.committed), json.dumps(query.plan(ALL))
+    cut = query.source.limited(next_one, committed, end)
     assert not query.source.is_reached(committed, end)
     assert [1, 2, 3] == sorted(row["id"] for row in query.run(query.committed, json.loads(cut)))
     assert query.source.is_reached(cut, end)
@@ -819,7 +816,7 @@ def test_the_location_is_the_tables_folder(table, catalog):
     """With what is read of it; where a query starts and how fast it reads are no part of it."""
     metadata = table.now.metadata
     source = iceberg_table(TABLE, catalog=catalog, where="id > 1", starts="now", max_files=3)
-    path, options = source.location()
+    path, options, _ = source.location()
     assert (metadata.location, {"uuid": str(metadata.table_uuid), "where": "id > 1"}) == (
         path,
         options,
