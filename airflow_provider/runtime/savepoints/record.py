@@ -123,7 +123,8 @@ class QuerySavepoint:
         administrative: how many of the last batches read nothing and wrote nothing, because only
             the state was changed in them.
         history: of a bootstrapped query, what its sources have read: each a
-            :class:`~.sources.locations.ReadLocation`. A job that continues from here reads something else.
+            :class:`~.sources.locations.ReadLocation`. A job that continues from here reads
+            something else.
         fingerprint: what made its state; None when not known, and in savepoints of older versions.
     """
 
