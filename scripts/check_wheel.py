@@ -25,7 +25,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 # They are made of tests: who uses them has pytest, which is no dependency of the package.
 NEEDS_PYTEST = tuple(
     f"{PACKAGE}.runtime.testing.{module}"
-    for module in ("launchers", "sink_bench", "sinks", "storages")
+    for module in ("launchers", "sink_bench", "sinks", "sources", "storages")
 )
 
 # Runs in the new environment, with the names of modules as its arguments.

@@ -137,7 +137,7 @@ def _clear_texts(query: QueryDefinition) -> Iterator[tuple[str, str, str]]:
         yield "the name of an operator", operator, leave_out
     for source in query.sources:
         yield "the name of a source", source.name, leave_out
-        yield "the path of a source", str(source.path or ""), leave_out
+        yield "the path of a source", str(source.source.location().path or ""), leave_out
     for sink in query.all_sinks:
         yield "the name of a sink", sink.name, leave_out
         if isinstance(sink, LocatedSink):

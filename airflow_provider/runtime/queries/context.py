@@ -181,7 +181,7 @@ class JobContext(Callbacks):
             raise ConfigError(f"source {name!r} is read twice; keep the DataFrame and use it again")
         given: dict[str, Any] = {"path": path, "schema": schema, "options": options}
         source = source_given(name, source, format, **given, order=read_order, bounded=bounded)
-        written = output_named(path, self._written())
+        written = output_named(source.location().path, self._written())
         if written is not None and isinstance(source, FilesSource):
             source = dataclasses.replace(source, path=written)
         binding = self._bindings.get(name, SourceBinding())

@@ -264,7 +264,8 @@ def ending_alone(queries: Sequence[QueryDefinition]) -> frozenset[str]:
 
 
 def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> tuple[str, ...]:
-    read = [f"{location_key(s.path)}/" for s in query.sources if s.path is not None]
+    paths = (source.source.location().path for source in query.sources)
+    read = [f"{location_key(path)}/" for path in paths if path is not None]
     return tuple(
         other.name
         for other in queries

@@ -83,7 +83,8 @@ class SourceDefinition:
 
     @property
     def path(self) -> str | None:
-        return self.source.location().path
+        """Return the path as the job gives it, if the source has one; no service is asked."""
+        return getattr(self.source, "path", None)
 
     @property
     def folder(self) -> str | None:

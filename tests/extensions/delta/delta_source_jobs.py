@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider.extensions.delta import delta_table
+from airflow_provider.extensions.delta import delta, delta_table
 from airflow_provider.runtime.sinks.files import files
+
+
+def chained(ctx: Any) -> None:
+    """Write files into a table, and copy the table by another query of the same job."""
+    numbers = ctx.read(
+        "numbers", format="csv", path=ctx.params["input"], schema="id long", bounded=True
+    )
+    ctx.write("bronze", numbers, to=delta(ctx.params["table"]))
+    table = ctx.read("table", delta_table(ctx.params["table"]), bounded=True)
+    ctx.write("silver", table, to=files(ctx.params["output"]))
 
 
 def copied(ctx: Any) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from airflow_provider.extensions.delta import delta_table
 from airflow_provider.runtime.api.sources import Source
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.testing.sources import ROWS, SourceContract, SourceJob
 from tests.extensions.delta.table_support import append
 
@@ -67,3 +70,25 @@ class TestDeltaTable(SourceContract):
             for found in (each.backlog or {} for each in history.batches)
             if "filesOutstanding" in found
         ]
+
+
+def test_a_table_that_the_job_writes_is_read_to_its_last_row(spark, tmp_path):
+    """A query that reads what another one of the job writes ends when that has ended."""
+    folder, table, output = tmp_path / "in", tmp_path / "table", tmp_path / "out"
+    folder.mkdir()
+    append(table)
+    for number in range(3):
+        (folder / f"{number}.csv").write_text(f"{number}\n")
+    params = {"input": str(folder), "table": str(table), "output": str(output)}
+    spec = RunSpec(
+        job_dir=str(tmp_path / "job"),
+        entry=f"{JOBS}:chained",
+        params=params,
+        run_id="r1",
+        mode="streaming",
+    )
+
+    final = run_job(spec, spark=spark)
+
+    assert "FINISHED" == final.outcome
+    assert [0, 1, 2] == sorted(pq.read_table(output)["id"].to_pylist())
