@@ -14,6 +14,7 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_not_in_clear
 from airflow_provider.runtime.spark.spark_log import check_event_log, settings_without_ui
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import a_submission
+from tests.declaring import declared
 
 _VALUES = {"salt": "pepper-4711-hunter2", "word": "postgres"}
 
@@ -93,7 +94,7 @@ class _Query:
 
     def __init__(self, key: str, path: str, column: str) -> None:
         self.name, self.operators, self.all_sinks = "out", (), ()
-        self.sources = (type("Source", (), {"name": "rows", "path": path})(),)
+        self.sources = (declared("rows", format="json", path=path),)
         schema = type("Schema", (), {"json": lambda _: f'{{"name":"{column}"}}'})()
         self.df = type("Frame", (), {"schema": schema})()
         self.fingerprint = type("Fingerprint", (), {"operators": (_Operator(key),)})()
