@@ -159,6 +159,14 @@ def test_another_version_of_spark_has_no_ends(caplog):
         offsets(stream, '{"logOffset":0}', source("csv", ends="latest"))
 
 
+def test_the_files_of_a_table_are_an_end_like_others(caplog):
+    """Spark reads a table of files by its file source; what that has listed is asked for."""
+    with caplog.at_level(logging.WARNING):
+        assert [] == offsets(Stream("FileStreamSource"), '{"logOffset":0}', source("table"))
+
+    assert "its end is not known, so a retry may read more: no field" in caplog.text
+
+
 def test_sources_that_cannot_be_told_apart_have_no_ends(caplog):
     """Another number of sources than there are lines: none of them is taken for another."""
     stream = Stream("KafkaMicroBatchStream", LATEST)

@@ -20,6 +20,7 @@ from airflow_provider.runtime.queries.batch_sizing import (
 )
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.sources.declared import SourceDefinition
+from airflow_provider.runtime.sources.files import FIRST_BYTES_PER_S, FilesSource
 from tests.declaring import declared
 
 TARGET_S = 10.0
@@ -266,3 +267,11 @@ def test_pacing_is_on_by_default_where_a_run_has_no_end(asked, until, target_s):
 def test_first_batch_is_limited_only_where_a_target_is_asked_for(format, options, asked, limited):
     """A source without a limit reads all there is, so that the first batch could take for ever."""
     assert limited == a_source("s", format=format, options=options, **asked).has_first_limit
+
+
+def test_a_first_limit_is_kept_where_records_are_told_from_others():
+    """Their reader has options of its own, and the limit is none of them."""
+    files = FilesSource("json", "/in", "n int").sized(2.0)
+
+    assert {"maxBytesPerTrigger": str(2 * FIRST_BYTES_PER_S)} == files.first_limit
+    assert files.first_limit == files.with_records(object()).first_limit

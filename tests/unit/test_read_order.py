@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.file_listing import check_lists_once, describe_order
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.sources.declared import check_order
+from airflow_provider.runtime.sources.files import FilesSource
+from airflow_provider.runtime.sources.shorthand import source_given
 from tests.declaring import declared
 
 FILES = declared(
@@ -54,6 +57,14 @@ def test_an_order_that_can_be_had_is_taken(order):
     check_order(files, order)
     assert files.is_by_name == (order == "name")
     check_order(declared("topic", format="kafka", bounded=False), "modified")
+
+
+def test_an_object_has_its_own_order():
+    """What is said beside it would be ignored, so it is refused."""
+    of_format: dict[str, Any] = {"path": None, "schema": None, "options": None, "bounded": True}
+
+    with pytest.raises(ConfigError, match="read_order= goes to the source itself"):
+        source_given("in", FilesSource("csv", "/in"), None, order="name", **of_format)
 
 
 def a_query(*sources):

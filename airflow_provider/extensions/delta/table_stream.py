@@ -63,9 +63,7 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._refreshed()
         end = self._available or planner.end()
         if not start:
-            first = planner.first(end)
-            self._latest = (end if end.order >= first.order else first).to_json()
-            return first.to_json()
+            return planner.first(end).to_json()
         position = from_json(start)
         planner.check_position(position)
         if position.order >= end.order:
@@ -84,6 +82,7 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only the versions that exist now."""
         self._available = self._refreshed().end()
+        self._latest = self._available.to_json()  # also where the first batch was planned before
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a task for each few files of a batch; none for the first one of a new query."""

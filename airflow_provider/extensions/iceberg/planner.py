@@ -80,16 +80,15 @@ class Planner:
 
     def fix_end(self) -> None:
         """Read only what the table has now, whatever is committed later."""
-        self._fixed = self._handle.load().metadata
+        table = self._handle.load()
+        self._fixed = table.metadata
+        self.reached = (self._history(table).end(), {})  # also where a batch was planned before
 
     def start(self) -> Position:
         """Return where a new query starts."""
         table = self._load()
         now = dt.datetime.now(dt.timezone.utc)
-        history = self._history(table)
-        first, end = history.start(self._options.starts, now), history.end()
-        self.reached = (end if end.order >= first.order else first, {})
-        return first
+        return self._history(table).start(self._options.starts, now)
 
     def latest(self, start: Position, budget: Budget) -> Position:
         """Return how far the batch after *start* reads.

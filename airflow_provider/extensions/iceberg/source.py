@@ -16,7 +16,12 @@ from airflow_provider.extensions.iceberg.positions import Position
 from airflow_provider.extensions.iceberg.table_options import SNAPSHOT, Starts, TableOptions
 from airflow_provider.runtime.api.errors import ConfigError
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
-from airflow_provider.runtime.api.kit.sources import is_registered, reader_of, shown_end
+from airflow_provider.runtime.api.kit.sources import (
+    is_registered,
+    reader_of,
+    shown_end,
+    why_not_moment,
+)
 from airflow_provider.runtime.api.kit.typed_json import read_json
 from airflow_provider.runtime.api.sources import LATEST, Location
 
@@ -147,8 +152,7 @@ class IcebergTableSource:
 
     def why_not_end(self, wanted: Any) -> str | None:
         if isinstance(wanted, dt.datetime):
-            is_known = wanted.tzinfo is not None
-            return None if is_known else f"ends={shown_end(wanted)} needs a time zone"
+            return why_not_moment(wanted)
         if wanted == LATEST or type(wanted) is int:
             return None
         return f"ends={shown_end(wanted)} is not 'latest', a snapshot's id, or a datetime"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib.util
 import pickle
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,11 @@ from airflow_provider.extensions.kafka.offsets import FORMAT, Range, to_json
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_start
 from airflow_provider.extensions.kafka.topics import datasets_of
 from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.api.kit.sources import SparkSource, is_registered, shown_end
+from airflow_provider.runtime.api.kit.sources import SparkSource, is_registered, why_not_moment
 from airflow_provider.runtime.api.kit.spark import own_package
 from airflow_provider.runtime.api.sources import Location, Loss
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
@@ -84,9 +84,8 @@ class _KafkaSource(SparkSource):
         return dataclasses.replace(self, records=records)
 
     def why_not_end(self, wanted: Any) -> str | None:
-        if hasattr(wanted, "tzinfo"):
-            is_known = wanted.tzinfo is not None
-            return None if is_known else f"ends={shown_end(wanted)} needs a time zone"
+        if isinstance(wanted, dt.datetime):
+            return why_not_moment(wanted)
         return super().why_not_end(wanted)
 
     def end_at(self, name: str, moment: dt.datetime) -> dict[str, dict[str, int]]:

@@ -24,7 +24,7 @@ from airflow_provider.runtime.sources.path_patterns import (
     globbed,
     is_pattern,
 )
-from airflow_provider.runtime.sources.spark import reader_of, shown_end
+from airflow_provider.runtime.sources.spark import reader_of, shown_end, why_not_moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +72,7 @@ class FilesSource:
         options: the reader's.
         order: in which order several batches read the files: :data:`MODIFIED`, by their times, or
             :data:`NAME`, by their paths as text.
+        first_limit: the options of a limit that the job did not ask for.
         records: how records that cannot be read are told from others; None leaves it to Spark.
         may_be_missing: whether the folder may be made later.
         is_output: whether a query of the job writes there: the path is then no pattern.
@@ -83,6 +84,7 @@ class FilesSource:
     schema: StructType | str | None = None
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     order: str = MODIFIED
+    first_limit: Mapping[str, str] = dataclasses.field(default_factory=dict)
     records: Any = None
     may_be_missing: bool = False
     is_output: bool = False
@@ -106,7 +108,8 @@ class FilesSource:
         reader = reader_of(spark, name, streaming=streaming).format(
             self.format if self.records is None else self.records.line_format
         )
-        reader = reader.options(**own, **self._lifted(streaming=streaming), **more)
+        lifted = self._lifted(streaming=streaming)
+        reader = reader.options(**{**own, **self.first_limit, **lifted, **more})
         if self.records is not None:
             df: DataFrame = self.records.load(reader, path)
             return df
@@ -125,16 +128,14 @@ class FilesSource:
         if given & _LIMITS:
             return self
         limit = {"maxBytesPerTrigger": str(max(round(target_s * FIRST_BYTES_PER_S), 1))}
-        return dataclasses.replace(self, options={**self.options, **limit})
+        return dataclasses.replace(self, first_limit=limit)
 
     def with_records(self, records: Any) -> FilesSource:
         return dataclasses.replace(self, records=records)
 
     def why_not_end(self, wanted: Any) -> str | None:
         if isinstance(wanted, dt.datetime):
-            return (
-                None if wanted.tzinfo is not None else f"ends={shown_end(wanted)} needs a time zone"
-            )
+            return why_not_moment(wanted)
         if isinstance(wanted, Mapping):
             return "it has no topics and partitions; leave ends out"
         return None if wanted == LATEST else f"ends={shown_end(wanted)} is not {_KNOWN_ENDS}"

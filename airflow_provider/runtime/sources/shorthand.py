@@ -57,7 +57,8 @@ def source_given(
     """
     if (source is None) == (source_format is None):
         raise ConfigError(f"source {name!r}: give either an object that is read, or format=…")
-    given = {"path": path, "schema": schema, "options": options}
+    given: dict[str, Any] = {"path": path, "schema": schema, "options": options}
+    given["read_order"] = order if order != MODIFIED else None
     more = [key for key, value in given.items() if value is not None]
     if source is None:
         source = source_of_format(str(source_format), path, schema, options, order=order)

@@ -108,13 +108,13 @@ class SparkSource:
         return None if is_known else f"ends={shown_end(wanted)} is not {_KNOWN_ENDS}"
 
     def end(self, planned: PlannedSource, wanted: Any) -> RecordedEnd | None:
+        if is_file_stream(planned.stream):  # of a table in the session's catalog
+            return files_end(planned, wanted)
         if isinstance(wanted, Mapping):
             self._check_partitions(planned, wanted)
             return planned.ends_at(json.dumps(wanted, separators=(",", ":")))
         if wanted is None and not self.reports_its_end:
             return None
-        if is_file_stream(planned.stream):
-            return files_end(planned, wanted)
         asks = planned.keeps_its_end and planned.line != NO_OFFSET
         return planned.ends_at(planned.reach() if asks else planned.line)
 
@@ -152,6 +152,11 @@ def shown_end(ends: object) -> str:
     """Return a value of ``ends=`` for a message."""
     text = ends.isoformat() if isinstance(ends, dt.datetime) else repr(ends)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def why_not_moment(moment: dt.datetime) -> str | None:
+    """Return why a source that ends at moments cannot end at this one; None if it can."""
+    return None if moment.tzinfo is not None else f"ends={shown_end(moment)} needs a time zone"
 
 
 def _are_offsets(ends: Mapping[Any, Any]) -> bool:

@@ -19,6 +19,7 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.queries import fixed_ends
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 
@@ -103,6 +104,22 @@ class SourceContract:
         assert (expected, 5 * ROWS) == (job.ids(), final.rows_read)
         assert (2 * ROWS, job.appended) == (job.run("r2").rows_read, job.ids())
 
+    def test_a_batch_whose_end_was_not_recorded_is_repeated(
+        self, job: SourceJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An attempt fails when Spark has planned its first batch; the next one repeats that."""
+        job.append(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(fixed_ends, "find_ends", _fail)
+            with pytest.raises(RunFailedError, match="not recorded"):
+                job.run("r1")
+        job.append(1)
+
+        job.run("r1")
+        job.run("r2")
+
+        assert job.appended == job.ids()
+
     def test_an_end_that_cannot_be_is_refused(self, job: SourceJob) -> None:
         """One line names the source, before anything is written."""
         job.append(1)
@@ -182,6 +199,10 @@ class SourceJob:
         """Return the number of committed batches."""
         location = directory_at(self.directory).checkpoint("out")
         return CheckpointLogs(location).position().last_commit + 1
+
+
+def _fail(*_: Any) -> Any:
+    raise OSError("not recorded")
 
 
 @contextlib.contextmanager

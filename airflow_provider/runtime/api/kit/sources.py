@@ -7,6 +7,7 @@ from airflow_provider.runtime.sources.spark import (
     is_registered,
     reader_of,
     shown_end,
+    why_not_moment,
 )
 
-__all__ = ["SparkSource", "is_registered", "reader_of", "shown_end"]
+__all__ = ["SparkSource", "is_registered", "reader_of", "shown_end", "why_not_moment"]
