@@ -55,10 +55,13 @@ class TableHandle:
 
         with errors_without_secrets(options):
             try:
-                table = self._open().load_table(options.table)
+                catalog = self._open()
+                table = catalog.load_table(options.table)
             except NoSuchTableError:
                 raise AbsentInputError(
-                    f"{options.name}: the catalog has no such table; create it, or correct the name"
+                    f"{options.name}: the catalog {catalog.name!r} has no such table; create it, "
+                    "or correct the table's name, or the catalog's (its property 'name'): an SQL "
+                    "catalog has its tables by that"
                 ) from None
         if table.metadata.format_version < _FIRST_VERSION:
             raise ConfigError(
