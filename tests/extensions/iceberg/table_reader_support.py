@@ -117,9 +117,8 @@ class Table:
 
     def compact(self, *, lost_rows: int = 0) -> int:
         """Replace all files by one, as a compaction of Spark's does."""
-        table = self.now
-        rows = table.scan().to_arrow().slice(lost_rows)
-        return self._commit(_Compaction, table, rows, replaces=True)
+        compact(self.now, lost_rows=lost_rows)
+        return self.head()
 
     def change_rows(self, *ids: int) -> int:
         """Replace all files by one with other rows, as an update does that copies on write."""
@@ -165,17 +164,26 @@ class Table:
         return self.head()
 
     def _commit(self, kind: Any, table: Any, rows: pa.Table, *, replaces: bool) -> int:
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files
-
-        with table.transaction() as change:
-            producer = kind(kind.operation, change, table.io)
-            if replaces:
-                for task in table.scan().plan_files():
-                    producer.delete_data_file(task.file)
-            for file in _dataframe_to_data_files(table.metadata, rows, table.io):
-                producer.append_data_file(file)
-            producer.commit()
+        _commit(kind, table, rows, replaces=replaces)
         return self.head()
+
+
+def compact(table: Any, *, lost_rows: int = 0) -> None:
+    """Replace all files of a table by as few as it can have, as a compaction of Spark's does."""
+    _commit(_Compaction, table, table.scan().to_arrow().slice(lost_rows), replaces=True)
+
+
+def _commit(kind: Any, table: Any, rows: pa.Table, *, replaces: bool) -> None:
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+    with table.transaction() as change:
+        producer = kind(kind.operation, change, table.io)
+        if replaces:
+            for task in table.scan().plan_files():
+                producer.delete_data_file(task.file)
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            producer.append_data_file(file)
+        producer.commit()
 
 
 def _field_id(number: int) -> dict[str, str]:
