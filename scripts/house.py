@@ -128,6 +128,8 @@ def plan() -> Plan:
 def _floor_plan_room(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     depth = 3 if parts[1] == "runtime" else 2
+    if parts[2:4] == ("api", "kit"):  # the published side of rooms that use the protocols below it
+        depth = 4
     return "/".join(parts[:depth] if parts[0] == PACKAGE.name else parts[:1])
 
 

@@ -29,9 +29,10 @@ SUSPENDED = ("--mode=streaming", "--until=available", "--at-end=suspend")
 STEPS = (
     *("lease.acquired", "run.recorded", "attempt.recorded", "ends.recorded", "sink.staged:2"),
     *("sink.precommitted", "sink.published:2", "sink.committed", "sink.forgotten:2"),
-    *("recover.planned", "recover.published", "recover.cleaned", "final.finished", "final.sealed"),
-    *("final.put", "{kind}.committing", "{kind}.committed:2"),
+    *("recover.planned", "recover.published", "recover.cleaned", "final.sealed", "final.put"),
+    *("{kind}.committing", "{kind}.committed:2"),
 )
+DRAINING = ("drain.planned", "drain.ended", "final.finished")
 
 
 class Chain:
@@ -81,7 +82,7 @@ class Chain:
         return self._drivers.command(*command, **{**self.environment, **environment})
 
     def rounds(self, steps: list[str]) -> None:
-        """Write rows in rounds, in each of which each job dies at the next step; then end all."""
+        """Write rows in rounds, in each of which each job dies at the next step; then drain all."""
         count = -(-len(steps) // len(CHAIN))
         until: dict[str, int] = {}
         with self._another_program() as program:
@@ -96,8 +97,8 @@ class Chain:
                     assert program.poll() is None, self._log.read_text()
             (self.root / "stop").touch()
             assert 0 == program.wait(120), self._log.read_text()
-        for job in CHAIN:
-            self.read[job] += self.run(job, "--mode=streaming")
+        for job, step in zip(CHAIN, DRAINING, strict=True):
+            self.read[job] += self.run(job, "--mode=streaming", step=step)
 
     @property
     def _log(self) -> Path:

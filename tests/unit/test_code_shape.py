@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import grimp
 import pytest
 
+from scripts import house
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -151,6 +153,12 @@ def test_no_modules_import_each_other_in_a_circle():
     order = list(graphlib.TopologicalSorter(imports).static_order())
 
     assert set(graph.modules) == set(order)
+
+
+@pytest.mark.long
+def test_no_rooms_import_each_other_in_a_circle():
+    """Neither do folders, whatever their modules do; the published kit is above the kernel's."""
+    assert house.plan().rooms > 1
 
 
 def test_the_kernel_asks_sources_what_they_can_and_never_what_they_are_called():
