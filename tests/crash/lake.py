@@ -208,13 +208,13 @@ class IcebergLake:
         return self._tried(name, act)
 
     def _tried(self, name: str, act: Any) -> bool:
-        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
         from sqlalchemy.exc import OperationalError
 
         try:
             with self._open(name) as table:
                 return act(table) is not False
-        except (CommitFailedException, OperationalError):  # another one's commit, or its lock
+        except (CommitFailedException, ValidationException, OperationalError):
             return False
 
     def rows(self, name: str) -> pa.Table:

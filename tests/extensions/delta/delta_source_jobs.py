@@ -1,8 +1,10 @@
-"""A job that reads a Delta table, two files in a batch."""
+"""Jobs that read a Delta table."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from pyspark.sql import functions as sf
 
 from airflow_provider.extensions.delta import delta, delta_table
 from airflow_provider.runtime.sinks.files import files
@@ -23,3 +25,19 @@ def copied(ctx: Any) -> None:
     table = delta_table(ctx.params["input"], max_files=2)
     rows = ctx.read("in", table, bounded=True, ends=ctx.params.get("ends"), adaptive_batches=False)
     ctx.write("out", rows.select("id"), to=files(ctx.params["output"]))
+
+
+def counted(ctx: Any) -> None:
+    """Count the rows of a table and of files by the minute; the table may be silent."""
+    watermark = ("at", "5 seconds")
+    table = delta_table(ctx.params["table"])
+    silent = ctx.read("table", table, watermark=watermark, idle_timeout="1 second", bounded=False)
+    schema = "id long, at timestamp"
+    path = ctx.params["input"]
+    loud = ctx.read(
+        "files", format="csv", path=path, schema=schema, watermark=watermark, bounded=False
+    )
+    windows = loud.union(silent).groupBy(sf.window("at", "1 minute"))
+    counts = windows.agg(sf.count("*").alias("n"))
+    found = counts.select(sf.col("window.start").cast("long").alias("start"), "n")
+    ctx.write("out", found, to=files(ctx.params["output"]))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from driving import driving
+from streams import read_with_pandas
 
 from airflow_provider.extensions.delta import delta_table
 from airflow_provider.runtime.api.sources import Source
@@ -92,3 +96,39 @@ def test_a_table_that_the_job_writes_is_read_to_its_last_row(spark, tmp_path):
 
     assert "FINISHED" == final.outcome
     assert [0, 1, 2] == sorted(pq.read_table(output)["id"].to_pylist())
+
+
+def minute(number: int, *ids: int) -> pa.Table:
+    """Return rows of a minute."""
+    at = pa.array([number * 60_000_000] * len(ids), pa.timestamp("us", "UTC"))
+    return pa.table({"id": pa.array(ids, pa.int64()), "at": at})
+
+
+def test_windows_close_while_a_table_is_silent(spark, location):
+    """Its watermark is gone on without after its time; rows that it has later count, as of files."""
+    table = str(location.root / "table")
+    write_deltalake(table, minute(0, 1))
+
+    def put(number: int) -> None:
+        unfinished = location.input / f".{number}"
+        unfinished.write_text(f"{number},1970-01-01 00:0{number}:00\n")
+        unfinished.rename(location.input / f"{number}.csv")
+
+    def written() -> list[tuple[Any, ...]]:
+        folder = location.output
+        return read_with_pandas(folder) if any(folder.glob("part-*")) else []
+
+    location.input.mkdir()
+    params = {"table": table}
+    entry = f"{JOBS}:counted"
+    with driving(spark, location, "counted", entry=entry, until="stopped", params=params) as driver:
+        for number in (1, 2, 3):
+            put(number)
+        driver.until(lambda: written() == [(0, 1), (60, 1), (120, 1)])
+        write_deltalake(table, minute(4, 2, 3), mode="append")
+        put(5)
+        driver.until(lambda: written() == [(0, 1), (60, 1), (120, 1), (180, 1), (240, 2)])
+        driver.stop(drain=True)
+        driver.end()
+
+    assert [(0, 1), (60, 1), (120, 1), (180, 1), (240, 2), (300, 1)] == written()
