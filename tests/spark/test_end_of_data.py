@@ -35,10 +35,10 @@ def test_a_driver_that_died_between_the_reads_is_followed_by_one_that_reads_on(
     """
     Without an intent to drain, the next attempt goes on with the rows that were not asked for.
     """
-    from airflow_provider.runtime.queries.streaming import RunningQuery
+    from airflow_provider.runtime.queries.streaming import StreamQuery
 
     starts = itertools.count()
-    start = RunningQuery.start
+    start = StreamQuery.start
 
     def die(query, how):
         if next(starts) == times:
@@ -46,7 +46,7 @@ def test_a_driver_that_died_between_the_reads_is_followed_by_one_that_reads_on(
         start(query, how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunningQuery, "start", die)
+        patch.setattr(StreamQuery, "start", die)
         with pytest.raises(RunFailedError, match="drivers die"):
             location.run(spark, "paging", run_id="r")
     final = location.run(spark, "paging", run_id="r")

@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.errors.explanation import FailureClass
-from airflow_provider.runtime.queries.streaming import RunningQuery
+from airflow_provider.runtime.queries.streaming import StreamQuery
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -158,7 +158,7 @@ def test_a_batch_that_begins_after_the_request_to_stop_is_not_lost(spark, locati
     gate = location.root / "gate"
     write_events(location.input, FILES[0])
     params = {**STREAM["params"], "gate": str(gate)}
-    monkeypatch.setattr(RunningQuery, "halt_in_time", lambda _: None)  # the stop comes too late
+    monkeypatch.setattr(StreamQuery, "halt_in_time", lambda _: None)  # the stop comes too late
     with driving(spark, location, "gated", params=params) as driver:
         logs = CheckpointLogs(open_storage(str(location.checkpoint())))
         driver.until(lambda: logs.position().open_batch == 0)

@@ -16,7 +16,7 @@ from airflow_provider.runtime.checkpoint.drain_step import StartMode
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.row_policy import RowPolicy
-from airflow_provider.runtime.queries.streaming import RunningQuery
+from airflow_provider.runtime.queries.streaming import StreamQuery
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -61,7 +61,7 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
     checkpoint = location.root / "checkpoint"
     epochs: Any = LateJob()
     definition = QueryDefinition("late", events, (), "append", operators=(), sources=())
-    query = RunningQuery(
+    query = StreamQuery(
         definition,
         checkpoint=str(checkpoint),
         logs=CheckpointLogs(open_storage(str(checkpoint))),

@@ -14,7 +14,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
     sum_of,
     total_of,
 )
-from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs, spark_sink
+from airflow_provider.runtime.sinks.spark_sink import ReportedRows, spark_sink
 
 
 def told(late, rows=2000, *, minimum=False):
@@ -132,7 +132,7 @@ def test_a_sum_is_known_when_all_of_it_is():
 
 def test_reports_of_sparks_own_sinks_are_counted_as_minima():
     """Rows in, out and late of an attempt; a sink that reports no rows out makes these unknown."""
-    epochs = SparkSinkEpochs(spark_sink("console"))
+    epochs = ReportedRows(spark_sink("console"))
     assert (0, 0, {}, True) == _counted(epochs)
 
     for out in (2, 1):

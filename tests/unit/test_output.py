@@ -26,6 +26,7 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts, LateCount, totals_after
 from airflow_provider.runtime.jobdir.row_counts import RowCounts
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+from airflow_provider.runtime.queries.batch_reports import reading_of
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -330,7 +331,7 @@ def a_query(rows, spark=None, name="daily", lost=0, native=None):
     return types.SimpleNamespace(
         name=name,
         definition=definition,
-        epochs=types.SimpleNamespace(
+        counts=types.SimpleNamespace(
             rows_read=lambda: rows,
             totals=lambda: totals_after(None, counts),
             late_rows=lambda: late,
@@ -338,13 +339,8 @@ def a_query(rows, spark=None, name="daily", lost=0, native=None):
             lost_rows=lambda: lost,
             run_rows={"out": rows}.get,
         ),
-        last_progress=lambda: spark,
+        reading=lambda: reading_of(spark),
         new_batches=list,
-        batch_sizing=lambda: None,
-        tasks=lambda: None,
-        unread_files=lambda: None,
-        unread_input=tuple,
-        idle_sources=list,
     )
 
 
@@ -353,7 +349,10 @@ OPERATOR = {"id": 0, "name": "counts", "kind": "stateStoreSave", "finish_state":
 SPARK = {
     "batchId": 7,
     "eventTime": {"watermark": "2013-01-02T00:00:00.000Z"},
-    "stateOperators": [{"numRowsTotal": 40}, {"numRowsTotal": 2}],
+    "stateOperators": [
+        {"operatorName": "stateStoreSave", "numRowsTotal": 40},
+        {"operatorName": "dedupe", "numRowsTotal": 2},
+    ],
     "sources": [
         {"metrics": {"numFilesOutstanding": "5", "numBytesOutstanding": "1000", "other": "9"}},
         {"metrics": {"numFilesOutstanding": "2", "avgOffsetsBehindLatest": "3.5"}},

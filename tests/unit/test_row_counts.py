@@ -30,7 +30,7 @@ from airflow_provider.runtime.queries.accounting import check_row_counts, row_co
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.sinks.files import files
-from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs, spark_sink
+from airflow_provider.runtime.sinks.spark_sink import ReportedRows, spark_sink
 from airflow_provider.runtime.sources.declared import ForeignSource, SourceDefinition
 from tests.declaring import declared
 
@@ -241,7 +241,7 @@ def test_a_query_with_a_sink_of_sparks_counts_what_sparks_report_has():
     counting = a_tap(Rule("positive"))
     sink = spark_sink("noop")
     query = a_query(native=sink, sinks=(), quarantine=None, taps=(counting,), operators=())
-    epochs = SparkSinkEpochs(sink, query.taps, ["orders"])
+    epochs = ReportedRows(sink, query.taps, ["orders"])
     for rows in (12, 3):
         epochs.batch_ran(
             {

@@ -47,6 +47,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.runs import check_same_spec
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import bind, ending_alone
+from airflow_provider.runtime.queries.running import Query, Stream, give_up_open, publish
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import relocate
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.errors.explanation import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +105,8 @@ class Attempt:
             bounded=() if spec.bootstrap else ending_alone(job.queries),
         )
         self._events: deque[events.Event] = deque()
-        self._queries: dict[str, RunningQuery | BatchQuery] = {}
+        self._queries: dict[str, Query] = {}
+        self._streams: dict[str, Stream] = {}  # those of them that run more than once
         self._driver_id = spec.driver_id or uuid.uuid4().hex
         self._errors = ErrorLog(self._run.storage, self._driver_id, spec.failure_overrides)
         self._final: FinalCheckpoint | None = None
@@ -245,14 +245,11 @@ class Attempt:
             self._stop.clear()
             self._events.append(events.CancelRequested())
             return
-        for query in self._queries.values():
-            if query.has_ended():
-                self._events.append(self._exit_reason(query))
-                return
-            query.halt_in_time()
-            if self._life.publishes and not self._publish_ready(query):
-                return
-        if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
+        for stream in self._streams.values():
+            stream.halt_in_time()
+        if any(map(self._observe_query, self._queries.values())):
+            return
+        if self._restarter.is_due(self._streams[name] for name in self._life.restarting):
             self._events.append(events.RestartDue(self._steps_of(self._life.restarting)))
             return
         is_due = self._is_slow_poll_due()
@@ -263,19 +260,26 @@ class Attempt:
         if is_due:
             self._poll_queries()
 
+    def _observe_query(self, query: Query) -> bool:
+        """Publish what a query has committed; return whether it has caused an event."""
+        if query.has_ended():
+            self._events.append(self._exit_reason(query))
+            return True
+        return self._life.publishes and not self._publish_ready(query)
+
     def _poll_queries(self) -> None:
         if self._life.restarting:  # a query that runs would tell
             check_spark(self._job.spark)
-        for query in self._queries.values():
-            query.move_idle_sources()
+        for stream in self._streams.values():
+            stream.move_idle_sources()
         self._job.context.poll()
         self._report_progress()
 
-    def _publish_ready(self, query: RunningQuery | BatchQuery) -> bool:
-        if query.name in self._life.restarting:
-            return True  # its start publishes first
+    def _publish_ready(self, query: Query) -> bool:
+        if query.committer is None or query.name in self._life.restarting:
+            return True  # Spark publishes, or its start publishes first
         try:
-            query.epochs.commit_ready()
+            query.committer.commit_ready()
         except LeaseLostError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -286,26 +290,26 @@ class Attempt:
             return False
         return True
 
-    def _exit_reason(self, query: RunningQuery | BatchQuery) -> events.Event:
-        error = query.error()
-        has_more = error is None and query.has_more()
+    def _exit_reason(self, query: Query) -> events.Event:
+        error, stream = query.error(), self._streams.get(query.name)
+        has_more = error is None and stream is not None and stream.has_more()
         self._report_progress()
         query.settle()
         if isinstance(error, LeaseLostError):
             raise error
         if error is not None:
             return self._failed(error, query)
-        if not self._is_batch:  # whose only epoch waits for the run's commit
-            query.epochs.give_up_open()
+        if stream is not None:  # the only epoch of a batch job waits for the run's commit
+            give_up_open(query)
         return events.QueryEnded(query.name, self._next_step(query), has_more)
 
-    def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> events.Event:
+    def _failed(self, error: BaseException, query: Query) -> events.Event:
         failure = self._errors.failure_of(error, query)
         if self._is_batch:  # it runs once; the run is what is tried again
             return events.Failed(failure)
         return self._restarter.after(failure, self._life)
 
-    def _next_step(self, query: RunningQuery | BatchQuery) -> DrainStep:
+    def _next_step(self, query: Query) -> DrainStep:
         return next_step_of(query, self._directory.checkpoint(query.name))
 
     def _steps_of(self, names: Iterable[str]) -> dict[str, DrainStep]:
@@ -336,6 +340,7 @@ class Attempt:
             clock=self._clock,
         )
         self._queries = opener.open(self._intents)
+        self._streams = {n: each for n, each in self._queries.items() if isinstance(each, Stream)}
 
     def _save_start(self, run: RunRecord) -> None:
         kept = self._replayable if self._spec.replayable_runs else None
@@ -365,9 +370,10 @@ class Attempt:
         try:
             self._lease.check()
             self._check_rows()
-            query.epochs.begin_again()
+            if query.committer is not None:
+                query.committer.begin_again()
             if self._life.publishes:
-                query.epochs.commit_through(query.logs.position().last_commit)
+                publish(query)
             query.start(instruction.how)
         except LeaseLostError:
             raise
@@ -379,14 +385,14 @@ class Attempt:
         query = self._queries[instruction.query]
         query.stop()
         query.settle()
-        query.epochs.give_up_open()
+        give_up_open(query)
 
     def _halt_query(self, instruction: events.HaltQuery) -> None:
-        self._queries[instruction.query].halt(self._stop_requests.aligned_timeout_s)
+        self._streams[instruction.query].halt(self._stop_requests.aligned_timeout_s)
 
     def _end_sources(self, instruction: events.EndSources) -> None:
         self._lease.check()
-        query = self._queries[instruction.query]
+        query = self._streams[instruction.query]
         ended = records.record_end_of_sources(
             self._directory, self._run.run_id, query, self._clock.now()
         )
@@ -394,8 +400,7 @@ class Attempt:
         log.info("query=%s sources=%s ended", query.name, ",".join(ended.sources))
 
     def _publish_epochs(self, instruction: events.PublishEpochs) -> None:
-        query = self._queries[instruction.query]
-        query.epochs.commit_through(query.logs.position().last_commit)
+        publish(self._queries[instruction.query])
 
     def _store_drain_intent(self, instruction: events.StoreDrainIntent) -> None:
         self._lease.check()
@@ -431,13 +436,14 @@ class Attempt:
 
     def _commit_epochs(self, _: events.CommitEpochs) -> None:
         for query in self._queries.values():
-            query.epochs.commit_through(query.logs.position().last_commit)
+            publish(query)
         self._job.context.published(by_itself=self._life.stop is None)
         self._events.append(events.EpochsCommitted())
 
     def _put_final(self, instruction: events.PutFinal) -> None:
-        for query in self._queries.values():
-            query.epochs.repair_logs()
+        committers = [found for query in self._queries.values() if (found := query.committer)]
+        for committer in committers:
+            committer.repair_logs()
         final = records.final_of(
             self._job,
             self._directory,
@@ -452,8 +458,8 @@ class Attempt:
         verify_final(self._directory, final)
         if final.savepoint is not None:
             records.check_agrees(final, open_savepoint(final.savepoint).record)
-        for query in self._queries.values():
-            query.epochs.remove_leftovers()
+        for committer in committers:
+            committer.remove_leftovers()
         self._lease.seal(final)
         self._final = self._run.put_final(final)
         self._events.append(events.FinalPut())

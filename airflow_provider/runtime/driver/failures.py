@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.streaming import RunningQuery
+    from airflow_provider.runtime.queries.running import Query, Stream
 
 
 log = logging.getLogger(__name__)
@@ -119,7 +118,7 @@ class Restarter:
             tuple(life.queries), edges, query, failover=self._failover, finished=drained
         )
 
-    def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
+    def is_due(self, queries: Iterable[Stream]) -> bool:
         """Whether *queries*, which do not run, may start again; False if there are none."""
         waiting = list(queries)
         is_over = bool(waiting) and self._clock.monotonic() >= self._due
@@ -180,9 +179,9 @@ class ErrorLog:
     def failure_of(
         self,
         error: BaseException,
-        query: RunningQuery | BatchQuery | None = None,
+        query: Query | None = None,
         *,
-        at_work: Iterable[RunningQuery | BatchQuery] = (),
+        at_work: Iterable[Query] = (),
     ) -> Failure:
         """Return the failure for *error*, which may have ended *query* and one of its batches.
 
@@ -224,20 +223,20 @@ class ErrorLog:
         return f"{self._run.url}/{self._path}"
 
 
-def _open_batch(query: RunningQuery | BatchQuery) -> int | None:
+def _open_batch(query: Query) -> int | None:
     try:
         return query.logs.position().open_batch
     except Exception:  # noqa: BLE001 - the storage may be what has failed
         return None
 
 
-def _source_of(failure: Failure, query: RunningQuery | BatchQuery) -> str | None:
+def _source_of(failure: Failure, query: Query) -> str | None:
     sources = [each for each in query.definition.sources if each.path and failure.input_file]
     found = (s.name for s in sources if failure.input_file.startswith(str(s.path)))
     return failure.source or next(found, None)
 
 
-def _location_in(query: RunningQuery | BatchQuery, error: BaseException, failure: Failure) -> str:
+def _location_in(query: Query, error: BaseException, failure: Failure) -> str:
     """Return the functions of a query that may have failed, if Spark names no line of the job."""
     if failure.condition == UNREAD_BATCH:
         sinks = [each for each in query.definition.sinks if isinstance(each, ForEachBatchSink)]

@@ -26,7 +26,7 @@ from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.input_folders import spark_listing
 from airflow_provider.runtime.queries.query import bind
 from airflow_provider.runtime.queries.row_policy import RowPolicy
-from airflow_provider.runtime.queries.streaming import RunningQuery
+from airflow_provider.runtime.queries.streaming import StreamQuery
 from airflow_provider.runtime.queries.watermarks import EventTimes
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.rewind import (
@@ -37,7 +37,7 @@ from airflow_provider.runtime.savepoints.rewind import (
 )
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
-from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+from airflow_provider.runtime.sinks.spark_sink import ReportedRows
 from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, partition_advice
 from airflow_provider.runtime.spark.session import check_reaches, effective_settings
 from airflow_provider.runtime.storage.open import spark_url
@@ -45,6 +45,7 @@ from airflow_provider.runtime.storage.open import spark_url
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_provider.runtime.api.sinks import OnePhaseSink
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CommitLog
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.context import JobContext
     from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.running import Query
 
 
 log = logging.getLogger(__name__)
@@ -96,9 +98,7 @@ class QueryOpener:
     replayable: Sequence[str]
     clock: Clock
 
-    def open(
-        self, intents: Mapping[str, DrainIntent | None]
-    ) -> dict[str, RunningQuery | BatchQuery]:
+    def open(self, intents: Mapping[str, DrainIntent | None]) -> dict[str, Query]:
         """Publish what Spark has committed, remove what it has not, and return the queries.
 
         *intents* has per query how it drains; None while it reads.
@@ -114,17 +114,21 @@ class QueryOpener:
             for query in self.job.queries
         }
 
-    def _open_stream(self, query: QueryDefinition, held_back: DrainIntent | None) -> RunningQuery:
+    def _open_stream(self, query: QueryDefinition, held_back: DrainIntent | None) -> StreamQuery:
         # What the job was declared with may have been restored or rewound since.
         ended = sources_end(self.directory, query.name)
         query = bind(query, self.directory, ended, self.job.declare)
         location = self.directory.checkpoint(query.name)
         logs = CheckpointLogs(location)
         self._advise(query, logs)
-        epochs = self._epochs_of(query, logs)
-        epochs.recover(held_back.batch if held_back is not None else None)
+        epochs: EpochCommitter | ReportedRows
+        if query.native is not None:
+            epochs = self._reported_rows(query, query.native, logs)
+        else:
+            epochs = self._committer_of(query, logs)
+            epochs.recover(held_back.batch if held_back is not None else None)
         target_s = self.spec.batch_sizing_s(self.job.plan.until)
-        return RunningQuery(
+        return StreamQuery(
             query,
             checkpoint=spark_url(location.url),
             logs=logs,
@@ -166,22 +170,22 @@ class QueryOpener:
 
     def _open_batch(self, query: QueryDefinition) -> BatchQuery:
         logs = commit_log_of(self.directory, self.run, query.name, mode=BATCH)
-        epochs = self._epochs_of(query, logs)
-        epochs.recover(through=-1)  # what a batch job has produced follows finish()
-        return BatchQuery(query, logs=logs, epochs=epochs, clock=self.clock)
+        committer = self._committer_of(query, logs)
+        committer.recover(through=-1)  # what a batch job has produced follows finish()
+        return BatchQuery(query, logs=logs, committer=committer, clock=self.clock)
 
-    def _epochs_of(
-        self, query: QueryDefinition, logs: CommitLog
-    ) -> EpochCommitter | SparkSinkEpochs:
-        if query.native is not None:
-            sink = query.native
-            sink.check_not_ahead(logs.position().last_offsets)
-            if (query_id := logs.query_id()) is not None:
-                records = EpochRecords(self.directory.committables(query.name), query_id)
-                last = logs.position().last_commit
-                check_none_left(records.find(), last, where=records.url, sink=sink.name)
-            log.info("query=%s sink=%s guarantees: %s", query.name, sink.name, sink.guarantee)
-            return SparkSinkEpochs(sink, query.taps, [source.name for source in query.sources])
+    def _reported_rows(
+        self, query: QueryDefinition, sink: OnePhaseSink, logs: CheckpointLogs
+    ) -> ReportedRows:
+        sink.check_not_ahead(logs.position().last_offsets)
+        if (query_id := logs.query_id()) is not None:
+            records = EpochRecords(self.directory.committables(query.name), query_id)
+            last = logs.position().last_commit
+            check_none_left(records.find(), last, where=records.url, sink=sink.name)
+        log.info("query=%s sink=%s guarantees: %s", query.name, sink.name, sink.guarantee)
+        return ReportedRows(sink, query.taps, [source.name for source in query.sources])
+
+    def _committer_of(self, query: QueryDefinition, logs: CommitLog) -> EpochCommitter:
         return EpochCommitter(
             query.name,
             storage=self.directory.committables(query.name),
@@ -202,9 +206,7 @@ class QueryOpener:
         return [*self.replayable, *([self.run.run_id] if query.bounded else [])]
 
 
-def close_quietly(
-    queries: Iterable[RunningQuery | BatchQuery], context: JobContext, lease: Lease
-) -> None:
+def close_quietly(queries: Iterable[Query], context: JobContext, lease: Lease) -> None:
     """Stop the queries and call the job's ``close()`` callbacks, whatever they raise."""
     for query in queries:
         try:

@@ -34,7 +34,6 @@ from airflow_provider.runtime.jobdir.epoch_documents import (
 )
 from airflow_provider.runtime.jobdir.run_records import REPORT_S, ProgressRecord
 from airflow_provider.runtime.queries.accounting import row_counts_of
-from airflow_provider.runtime.queries.batch_reports import backlog_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,12 +42,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.drain_step import FinishStates
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
-    from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.streaming import RunningQuery
-    from airflow_provider.runtime.sinks.committer import EpochCommitter
-    from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+    from airflow_provider.runtime.queries.running import Query, RowTotals
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +107,7 @@ class ProgressMeter:
         self._late = LateWarnings()
         self._history = HistoryWriter(clock, attempt)
 
-    def report(
-        self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
-    ) -> ProgressRecord:
+    def report(self, storage: Storage, life: Lifecycle, queries: Iterable[Query]) -> ProgressRecord:
         """Return the current progress; write it as the run's ``progress.json`` if it is new."""
         queries = list(queries)
         record = self.read(life, queries)
@@ -121,7 +115,7 @@ class ProgressMeter:
         self._history.write(storage, queries)
         return record
 
-    def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
+    def end(self, storage: Storage, queries: Iterable[Query]) -> None:
         self._history.write(storage, queries, at_end=True)
 
     def _put(self, storage: Storage, record: ProgressRecord) -> None:
@@ -140,7 +134,7 @@ class ProgressMeter:
             self._is_put = True
             self._last_put = record
 
-    def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
+    def read(self, life: Lifecycle, queries: Iterable[Query]) -> ProgressRecord:
         queries = list(queries)
         parts = {query.name: _query_progress(life, query) for query in queries}
         rows = sum(part["rows_read"] or 0 for part in parts.values())
@@ -154,10 +148,10 @@ class ProgressMeter:
             rows_read=rows,
             rows_per_second=round((rows - self._rows_before) / seconds, 1),
             queries=parts,
-            late_rows=total_of({query.name: query.epochs.late_rows() for query in queries}),
-            late_minimum=any(query.epochs.late_is_minimum() for query in queries),
+            late_rows=total_of({query.name: query.counts.late_rows() for query in queries}),
+            late_minimum=any(query.counts.late_is_minimum() for query in queries),
             rows_minimum=any(query.definition.native is not None for query in queries),
-            lost_rows=sum_of(query.epochs.lost_rows() for query in queries),
+            lost_rows=sum_of(query.counts.lost_rows() for query in queries),
         )
 
 
@@ -165,21 +159,19 @@ def _news(record: ProgressRecord) -> ProgressRecord:
     return dataclasses.replace(record, at="", rows_per_second=0.0)
 
 
-def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[str, Any]:
-    spark = query.last_progress() or {}
+def _query_progress(life: Lifecycle, query: Query) -> dict[str, Any]:
+    reading = query.reading()
     finish_states = finish_states_now(query.definition, life.queries[query.name])
     return {
         "phase": shown_query_phase(life, query.name),
-        "rows_read": query.epochs.rows_read(),
-        "batch": spark.get("batchId"),
-        "watermark": spark.get("eventTime", {}).get("watermark"),
-        "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
-        "backlog": backlog_of(
-            spark.get("sources", []), query.unread_files(), query.definition.sources
-        ),
-        "tasks": query.tasks(),
-        "batch_sizing": query.batch_sizing(),
-        "idle": query.idle_sources(),
+        "rows_read": query.counts.rows_read(),
+        "batch": reading.batch,
+        "watermark": reading.watermark,
+        "state_rows": sum(each.state_rows or 0 for each in reading.operators),
+        "backlog": reading.backlog,
+        "tasks": reading.tasks,
+        "batch_sizing": reading.batch_sizing,
+        "idle": list(reading.idle),
         "sources": [
             each for each in finish_states.described_sources() if not is_marker(each["name"])
         ],
@@ -189,35 +181,31 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
                 "name": query.definition.operator_name(index),
                 "kind": each.kind,
                 "finish_state": finish_states.of_operator(each.id).value,
-                "late_rows": late_rows_of(query.epochs.late_rows(), each.id),
+                "late_rows": late_rows_of(query.counts.late_rows(), each.id),
             }
             for index, each in enumerate(query.definition.topology.operators or ())
         ],
-        "sinks": described_sinks(query.definition, query.epochs),
+        "sinks": described_sinks(query.definition, query.counts),
         "row_counts": row_counts_of(
             query.definition,
-            query.epochs.totals(),
-            written_rows(query.definition, query.epochs),
-            query.unread_input(),
+            query.counts.totals(),
+            written_rows(query.definition, query.counts),
+            reading.unread_input,
         ).to_dict(),
     }
 
 
-def written_rows(
-    query: QueryDefinition, epochs: EpochCommitter | SparkSinkEpochs
-) -> dict[str, int | None]:
+def written_rows(query: QueryDefinition, counts: RowTotals) -> dict[str, int | None]:
     """Return the rows of the run in each sink; None where a sink does not count."""
-    return {name: epochs.run_rows(name) for name in query.sink_names}
+    return {name: counts.run_rows(name) for name in query.sink_names}
 
 
-def described_sinks(
-    query: QueryDefinition, epochs: EpochCommitter | SparkSinkEpochs
-) -> list[dict[str, Any]]:
+def described_sinks(query: QueryDefinition, counts: RowTotals) -> list[dict[str, Any]]:
     """Return a query's sinks with their rows; that of quarantined rows is marked."""
     quarantine = query.quarantine.name if query.quarantine is not None else None
     return [
         {"name": name, "rows": rows, **({"quarantine": True} if name == quarantine else {})}
-        for name, rows in written_rows(query, epochs).items()
+        for name, rows in written_rows(query, counts).items()
     ]
 
 
@@ -244,14 +232,14 @@ class HistoryWriter:
     def write(
         self,
         storage: Storage,
-        queries: Iterable[RunningQuery | BatchQuery],
+        queries: Iterable[Query],
         *,
         at_end: bool = False,
     ) -> None:
         for query in queries:
             self._write(storage, query, at_end=at_end)
 
-    def _write(self, storage: Storage, query: RunningQuery | BatchQuery, *, at_end: bool) -> None:
+    def _write(self, storage: Storage, query: Query, *, at_end: bool) -> None:
         history = self._queries.setdefault(query.name, _QueryHistory(query.name, self._clock))
         try:
             history.new.extend(entry_of(each, self._attempt) for each in query.new_batches())

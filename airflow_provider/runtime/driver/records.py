@@ -50,18 +50,18 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.queries.accounting import check_row_counts
 from airflow_provider.runtime.queries.flush import ignored_timers
+from airflow_provider.runtime.queries.running import Query, Stream
 from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,
     read_state_operators,
     reported_state,
 )
-from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.spark.session import effective_settings
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.base.clock import Clock
@@ -74,23 +74,20 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.pinned_settings import Pins
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.record import SavepointRecord
-    from airflow_provider.runtime.sinks.committer import EpochCommitter
-    from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
 log = logging.getLogger(__name__)
 
 
-def start_query(directory: JobDirectory, query: RunningQuery | BatchQuery, how: StartMode) -> None:
+def start_query(directory: JobDirectory, query: Query, how: StartMode) -> None:
     """Start a query, and record its topology.
 
     Crash safety: the record precedes the start, and counts when the query has committed a batch;
     the record of a query without an id, which has no state, follows the start. Idempotent: by query
     id.
     """
-    if not isinstance(query, RunningQuery):
+    if not isinstance(query, Stream):
         query.start(how)  # a batch job keeps no state
         return
     definition, before = query.definition, query.logs.position()
@@ -162,7 +159,7 @@ def put_run_record(run: RunDirectory, record: RunRecord, lease: Fence) -> RunRec
 
 
 def record_end_of_sources(
-    directory: JobDirectory, run_id: str, query: RunningQuery | BatchQuery, now: dt.datetime
+    directory: JobDirectory, run_id: str, query: Stream, now: dt.datetime
 ) -> EndedSources:
     """Record that those sources of the query that end have ended. Idempotent."""
     ended = EndedSources(
@@ -181,7 +178,7 @@ def record_end_of_sources(
 def record_end_of_data(
     directory: JobDirectory,
     run_id: str,
-    query: RunningQuery | BatchQuery,
+    query: Query,
     *,
     token: int,
     now: dt.datetime,
@@ -258,20 +255,18 @@ def end_attempt(
 
 
 def _describe_query(
-    query: QueryDefinition,
+    running: Query,
     *,
-    logs: CommitLog,
-    epochs: EpochCommitter | SparkSinkEpochs,
     operators: Sequence[OperatorRows],
     finish_states: FinishStates,
     finished: bool,
     ignored: Mapping[int, int | None],
-    unread_input: Collection[str],
 ) -> dict[str, Any]:
+    query, logs, counts = running.definition, running.logs, running.counts
     position = logs.position()
-    last = epochs.last_record()
-    written = written_rows(query, epochs)
-    row_counts = check_row_counts(query, epochs.totals(), written, unread_input=unread_input)
+    last = running.committer.last_record() if running.committer is not None else None
+    written, unread = written_rows(query, counts), running.reading().unread_input
+    row_counts = check_row_counts(query, counts.totals(), written, unread_input=unread)
     return {
         "query_id": logs.query_id(),
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
@@ -286,14 +281,14 @@ def _describe_query(
                 "state_rows": op.state_rows,
                 "finished": finish_states.of_operator(op.id) is FinishState.FINISHED,
                 "finish_state": finish_states.of_operator(op.id).value,
-                "late_rows": late_rows_of(epochs.late_rows(), op.id),
+                "late_rows": late_rows_of(counts.late_rows(), op.id),
                 "ignored_timers": ignored.get(op.id, 0),
             }
             for index, op in enumerate(operators)
         ],
         "sinks": [
             {"name": each["name"], "epoch": last.epoch if last else None, **each}
-            for each in described_sinks(query, epochs)
+            for each in described_sinks(query, counts)
         ],
         "row_counts": row_counts.to_dict(),
     }
@@ -339,7 +334,7 @@ def _sources(
 def final_of(
     job: LoadedJob,
     directory: JobDirectory,
-    queries: Mapping[str, RunningQuery | BatchQuery],
+    queries: Mapping[str, Query],
     *,
     life: Lifecycle,
     run: RunRecord,
@@ -360,25 +355,22 @@ def final_of(
         attempts=attempt.attempt,
         started=run.started,
         committed=to_iso(now),
-        rows_read=sum_of([query.epochs.rows_read() for query in queries.values()]),
+        rows_read=sum_of([query.counts.rows_read() for query in queries.values()]),
         savepoint=savepoint,
         queries={
             name: _describe_query(
-                query.definition,
-                logs=query.logs,
-                epochs=query.epochs,
+                query,
                 operators=_state_operators(job, directory, query),
                 finish_states=finish_states_now(query.definition, life.queries[name]),
                 finished=life.queries[name] is QueryPhase.DRAINED,
                 ignored=ignored[name],
-                unread_input=query.unread_input(),
             )
             for name, query in queries.items()
         },
-        late_rows=total_of({name: query.epochs.late_rows() for name, query in queries.items()}),
-        late_minimum=any(query.epochs.late_is_minimum() for query in queries.values()),
+        late_rows=total_of({name: query.counts.late_rows() for name, query in queries.items()}),
+        late_minimum=any(query.counts.late_is_minimum() for query in queries.values()),
         rows_minimum=any(query.definition.native is not None for query in queries.values()),
-        lost_rows=sum_of([query.epochs.lost_rows() for query in queries.values()]),
+        lost_rows=sum_of([query.counts.lost_rows() for query in queries.values()]),
         ignored_timers=sum_of(n for each in ignored.values() for n in each.values()),
     )
     for dropped in describe_dropped_rows(final.to_dict()):
@@ -386,13 +378,11 @@ def final_of(
     return final
 
 
-def _state_operators(
-    job: LoadedJob, directory: JobDirectory, query: RunningQuery | BatchQuery
-) -> list[OperatorRows]:
+def _state_operators(job: LoadedJob, directory: JobDirectory, query: Query) -> list[OperatorRows]:
     if not query.logs.is_stateful():
         return []
     last_commit = query.logs.position().last_commit
-    reported = reported_state(query.definition.df.sparkSession, query.last_progress(), last_commit)
+    reported = reported_state(query.definition.df.sparkSession, query.reading(), last_commit)
     location = directory.checkpoint(query.name).url
     planned = query.definition.topology.operators
     return reported or read_state_operators(job.spark, spark_url(location), planned)

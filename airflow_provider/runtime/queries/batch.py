@@ -26,7 +26,7 @@ from airflow_provider.runtime.queries.plan import (
     source_tag,
 )
 from airflow_provider.runtime.queries.row_policy import RowPolicy
-from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+from airflow_provider.runtime.queries.running import Reading
 from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ _STOP_TIMEOUT_S: Final = 60.0  # a sink's own code, between Spark's jobs, cannot
 
 
 class BatchQuery:
-    """Runs one query as a batch job, with the methods of :class:`~.streaming.RunningQuery`.
+    """Runs one query as a batch job.
 
     Spark writes no checkpoint: the run's commit decides whether the epoch counts (batchlog).
     """
@@ -107,13 +107,13 @@ class BatchQuery:
         definition: QueryDefinition,
         *,
         logs: CommitLog,
-        epochs: EpochCommitter | SparkSinkEpochs,
+        committer: EpochCommitter,
         clock: Clock,
     ) -> None:
         self.name = definition.name
         self.definition = definition
         self.logs = logs
-        self.epochs = epochs
+        self.committer = self.counts = committer
         self._clock = clock
         self._rows: int | None = None
         self._checked: dict[str, int] = {}
@@ -140,22 +140,9 @@ class BatchQuery:
     def has_ended(self) -> bool:
         return self._thread is not None and not self._thread.is_alive()
 
-    def has_more(self) -> bool:
-        return False
-
     def error(self) -> BaseException | None:
         """Return why the job ended; None when it ended by itself."""
         return self._error
-
-    def has_tasks(self) -> bool:
-        """False: a batch job is not restarted in its driver, so no tasks are left."""
-        return False
-
-    def halt(self, timeout_s: float | None) -> None:
-        """Do nothing, as in ``halt_in_time``: driver.stop_requests refuses requests to halt."""
-
-    def halt_in_time(self) -> None:
-        """Do nothing: the job reads everything, or is cancelled."""
 
     def settle(self) -> None:
         self._thread = None
@@ -169,37 +156,12 @@ class BatchQuery:
         if thread.is_alive():
             raise TimeoutError(f"its batch job has not stopped in {_STOP_TIMEOUT_S:.0f} s")
 
-    def last_progress(self) -> dict[str, Any] | None:
-        return None
+    def reading(self) -> Reading:
+        return Reading(tasks=self._tasks.count() if self._tasks is not None else None)
 
     def new_batches(self) -> list[BatchReport]:
         new, self._reports = self._reports, []
         return new
-
-    def move_idle_sources(self) -> None:
-        """Do nothing: no time passes in a batch job."""
-
-    def idle_sources(self) -> list[str]:
-        return []
-
-    def reached(self) -> dict[str, int]:
-        return {}
-
-    def replace_definition(self, definition: QueryDefinition) -> None:
-        self.definition = definition
-
-    def batch_sizing(self) -> dict[str, Any] | None:
-        return None
-
-    def unread_files(self) -> int | None:
-        return None
-
-    def unread_input(self) -> Collection[str]:
-        """Nothing: the job lists its files when it reads them."""
-        return ()
-
-    def tasks(self) -> dict[str, Any] | None:
-        return self._tasks.count() if self._tasks is not None else None
 
     def _run(self) -> None:
         began, since = self._clock.now(), self._clock.monotonic()
@@ -213,10 +175,6 @@ class BatchQuery:
         self._reports = [report._replace(counts=self._checked)]
 
     def _stage(self) -> None:
-        if isinstance(
-            self.epochs, SparkSinkEpochs
-        ):  # driver/execution_mode.py has refused it before
-            raise TypeError(self.epochs.sink.name)
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
@@ -232,7 +190,7 @@ class BatchQuery:
         counts = functools.cache(lambda: self._count(execution, rows, lost))
         policy = RowPolicy(self.definition, COUNT, None)
         with rows.without_taken(execution.rows()) as output:
-            self.epochs.pre_commit(
+            self.committer.pre_commit(
                 output,
                 _EPOCH,
                 counts,

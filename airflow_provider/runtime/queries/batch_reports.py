@@ -13,6 +13,8 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
+from airflow_provider.runtime.queries.running import Reading
+from airflow_provider.runtime.queries.spark_state import OperatorRows
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -154,6 +156,24 @@ def backlog_of(
             if outstanding and str(value).lstrip("-").isdigit():
                 found[key] = found.get(key, 0) + int(value)
     return found or None
+
+
+def reading_of(
+    progress: Mapping[str, Any] | None,
+    unread_files: int | None = None,
+    declared: Sequence[SourceDefinition] = (),
+) -> Reading:
+    """Return how far a stream has read, by Spark's last report of it."""
+    spark = progress or {}
+    return Reading(
+        batch=spark.get("batchId"),
+        watermark=spark.get("eventTime", {}).get("watermark"),
+        operators=tuple(
+            OperatorRows(number, operator["operatorName"], operator["numRowsTotal"])
+            for number, operator in enumerate(spark.get("stateOperators", ()))
+        ),
+        backlog=backlog_of(spark.get("sources", ()), unread_files, declared),
+    )
 
 
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
-    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.running import Query
     from airflow_provider.runtime.queries.spark_state import OperatorRows, TimersAfter
-    from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class Unflushed:
         return f"stateful operator {self.id} ({self.kind}) keeps {rows} {self.what}"
 
 
-def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> DrainStep:
+def next_step_of(query: Query, checkpoint: Storage) -> DrainStep:
     """Return the next step in draining a query that does not run.
 
     Raises:
@@ -89,7 +88,7 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
     )
 
 
-def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dict[int, int | None]:
+def ignored_timers(query: Query, checkpoint: Storage) -> dict[int, int | None]:
     """Return, by operator, the timers that callbacks registered in the drain of a query."""
     position = query.logs.position()
     if not is_of_drain(position.watermark_ms):
@@ -99,7 +98,7 @@ def ignored_timers(query: RunningQuery | BatchQuery, checkpoint: Storage) -> dic
 
 
 class _DrainReader:
-    def __init__(self, query: RunningQuery | BatchQuery, checkpoint: str) -> None:
+    def __init__(self, query: Query, checkpoint: str) -> None:
         self._query = query
         self._definition = query.definition
         self._spark = query.definition.df.sparkSession
@@ -138,7 +137,7 @@ class _DrainReader:
         )
 
     def _operators(self, batch: int) -> list[OperatorRows]:
-        reported = reported_state(self._spark, self._query.last_progress(), batch)
+        reported = reported_state(self._spark, self._query.reading(), batch)
         return reported or read_state_operators(
             self._spark, self._checkpoint, self._definition.topology.operators, batch=batch
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
 from airflow_provider.runtime.errors import CheckpointError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
+    from airflow_provider.runtime.queries.running import Reading
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +45,13 @@ def prepare_state(spark: SparkSession) -> None:
     spark._jsparkSession.sessionState().streamingQueryManager()
 
 
-def reported_state(
-    spark: SparkSession, progress: Mapping[str, Any] | None, batch: int
-) -> list[OperatorRows]:
+def reported_state(spark: SparkSession, reading: Reading, batch: int) -> list[OperatorRows]:
     """Return the operators of Spark's report of a batch; empty if it has none, or counts no rows.
 
     With the setting off Spark reports 0 rows, whatever is there.
     """
     is_counted = str(spark.conf.get(_ROWS_COUNTED, "true")).lower() == "true"
-    if not is_counted or not progress or progress["batchId"] != batch:
-        return []
-    return [
-        OperatorRows(index, operator["operatorName"], operator["numRowsTotal"])
-        for index, operator in enumerate(progress["stateOperators"])
-    ]
+    return [*reading.operators] if is_counted and reading.batch == batch else []
 
 
 def read_state_operators(

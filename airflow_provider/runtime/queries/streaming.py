@@ -1,4 +1,4 @@
-"""Running query: its trigger, its callback, its end."""
+"""Stream: its trigger, its callback, its end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
     last_progress_of,
     own_report,
+    reading_of,
 )
 from airflow_provider.runtime.queries.batch_sizing import single_admission
 from airflow_provider.runtime.queries.file_listing import (
@@ -27,12 +28,12 @@ from airflow_provider.runtime.queries.fixed_ends import PastEndError
 from airflow_provider.runtime.queries.scanned_input import RepeatedFilesError, ScanGuard
 from airflow_provider.runtime.queries.source_start import changed_at_start
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
-from airflow_provider.runtime.sinks.spark_sink import SparkSink, SparkSinkEpochs
+from airflow_provider.runtime.sinks.spark_sink import ReportedRows, SparkSink
 from airflow_provider.runtime.sources.file_stream import UnreadFiles
 from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.row_policy import RowPolicy
+    from airflow_provider.runtime.queries.running import Reading
     from airflow_provider.runtime.queries.watermarks import EventTimes
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
@@ -70,7 +72,7 @@ class _HaltedError(Exception):
     """Raised in a batch that began after the query was asked to halt."""
 
 
-class RunningQuery:
+class StreamQuery:
     """Starts a query as often as the lifecycle asks and reports how it ended."""
 
     def __init__(
@@ -79,7 +81,7 @@ class RunningQuery:
         *,
         checkpoint: str,
         logs: CheckpointLogs,
-        epochs: EpochCommitter | SparkSinkEpochs,
+        epochs: EpochCommitter | ReportedRows,
         trigger: dict[str, Any],
         clock: Clock,
         batch_sizer: BatchSizer | None = None,
@@ -91,7 +93,7 @@ class RunningQuery:
         self.name = definition.name
         self.definition = definition
         self.logs = logs
-        self.epochs = epochs
+        self.counts = self._epochs = epochs
         self._checkpoint = checkpoint
         self._trigger = trigger
         self._clock = clock
@@ -118,6 +120,10 @@ class RunningQuery:
         self._batch_logs = BatchLogs(logs.checkpoint)
         self._guard = ScanGuard()
         self._unread_input: dict[str, str] = {}
+
+    @property
+    def committer(self) -> EpochCommitter | None:
+        return None if isinstance(self._epochs, ReportedRows) else self._epochs
 
     def start(self, how: StartMode) -> None:
         self._started.clear()
@@ -267,10 +273,6 @@ class RunningQuery:
                 log.warning("query=%s %s", self.name, text)
             self._unread_input[source] = text
 
-    def unread_input(self) -> Collection[str]:
-        """Return in words what its sources have listed and not read."""
-        return self._unread_input.values()
-
     def _await_name(self, query: StreamingQuery) -> None:
         from pyspark.errors import PySparkException
 
@@ -291,12 +293,15 @@ class RunningQuery:
         progress = last_progress_of(self._query) if self._query is not None else None
         return progress if progress is not None else self._progress
 
-    def tasks(self) -> dict[str, Any] | None:
-        """Return None: a stream's progress is the unread input of its sources."""
-        return None
-
-    def unread_files(self) -> int | None:
-        return self._unread
+    def reading(self) -> Reading:
+        known = reading_of(self.last_progress(), self._unread, self.definition.sources)
+        times, sizer = self._event_times, self._batch_sizer
+        return dataclasses.replace(
+            known,
+            batch_sizing=sizer.describe() if sizer is not None else None,
+            idle=tuple(times.idle()) if times is not None else (),
+            unread_input=tuple(self._unread_input.values()),
+        )
 
     def new_batches(self) -> list[BatchReport]:
         self._collect()
@@ -307,17 +312,14 @@ class RunningQuery:
             return
         has_ended = self.has_ended()  # asked first: what it then reports is all
         for progress in self._reports.collect(self._query):
-            if isinstance(self.epochs, SparkSinkEpochs):
-                self.epochs.batch_ran(progress)
+            if isinstance(self._epochs, ReportedRows):
+                self._epochs.batch_ran(progress)
         if has_ended:
             self._reports.end(self.logs.is_committed)
 
     def move_idle_sources(self) -> None:
         if self._event_times is not None and self._is_active():
             self._event_times.move_idle()
-
-    def idle_sources(self) -> list[str]:
-        return self._event_times.idle() if self._event_times is not None else []
 
     def reached(self) -> dict[str, int]:
         return self._event_times.reached() if self._event_times is not None else {}
@@ -328,9 +330,6 @@ class RunningQuery:
             self._ends.replace_definition(definition)
         if self._event_times is not None:
             self._event_times.replace_definition(definition)
-
-    def batch_sizing(self) -> dict[str, Any] | None:
-        return self._batch_sizer.describe() if self._batch_sizer is not None else None
 
     @contextlib.contextmanager
     def _empty_batches_left_out(self) -> Iterator[None]:
@@ -346,8 +345,8 @@ class RunningQuery:
             session.conf.set(_EMPTY_BATCHES, before)
 
     def _with_sinks(self, writer: DataStreamWriter) -> DataStreamWriter:
-        epochs = self.epochs
-        if isinstance(epochs, SparkSinkEpochs):
+        epochs = self._epochs
+        if isinstance(epochs, ReportedRows):
             return epochs.sink.attach(writer)
         return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
 

@@ -180,8 +180,8 @@ class Observed(Protocol):
         """Return the count of one batch."""
 
 
-class SparkSinkEpochs:
-    """The counterpart of :class:`~.committer.EpochCommitter`; here Spark alone publishes."""
+class ReportedRows:
+    """The rows of an attempt with a sink of Spark's, which publishes alone, by Spark's reports."""
 
     def __init__(
         self, sink: OnePhaseSink, taps: Sequence[Observed] = (), sources: Sequence[str] = ()
@@ -215,13 +215,6 @@ class SparkSinkEpochs:
                 count = tap.count_reported(observed[tap.name])
                 self._tap_rows[tap.name] = count.after(self._tap_rows.get(tap.name)).to_dict()
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        # Nothing is staged or recorded, and Spark runs an open batch again by itself.
-        return None
-
-    recover = repair_logs = remove_leftovers = commit_ready = commit_through = _nothing
-    give_up_open = begin_again = last_record = lost_rows = _nothing
-
     def run_rows(self, sink_name: str) -> int | None:
         """Return the rows that this attempt has written; None where Spark's sink counts none."""
         del sink_name  # there is one
@@ -236,6 +229,9 @@ class SparkSinkEpochs:
 
     def rows_read(self) -> int:
         return self._read
+
+    def lost_rows(self) -> None:
+        """Return None: Spark does not report them."""
 
     def totals(self) -> dict[str, Any]:
         """Return the counts of this attempt, as the record of an epoch names them."""

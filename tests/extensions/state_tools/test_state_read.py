@@ -33,6 +33,7 @@ from airflow_provider.extensions.state_tools import (
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
 from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.queries.batch_reports import reading_of
 from airflow_provider.runtime.queries.spark_state import read_state_operators, reported_state
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -199,7 +200,7 @@ def run_case(spark: SparkSession, case: Case, conf: dict[str, str], source: Path
         time.sleep(0.02)
     query.stop()
     query.awaitTermination()
-    reported = reported_state(spark, json.loads(progress.json), progress["batchId"])
+    reported = reported_state(spark, reading_of(json.loads(progress.json)), progress["batchId"])
     assert reported
     assert reported == read_state_operators(session, str(to))
 
