@@ -11,6 +11,7 @@ from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.jobdir.layout import directory_at
+from airflow_provider.runtime.jobdir.row_counts import RowCounts
 from airflow_provider.runtime.jobdir.run_options import FAIL
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.storage.open import credentials_in_use, is_in_s3, using
@@ -171,30 +172,30 @@ def datasets_of_run(directory: JobDirectory, run_id: str) -> RunDatasets:
     row_counts = _row_counts(run)
     for name, query in datasets.items():
         sources = {dataset for found in query["sources"].values() for dataset in _each(found)}
-        row_counts = row_counts.get(name) or {}
+        counts = row_counts.get(name, RowCounts())
         if len(sources) == 1:
             _count(inputs, sources, read.get(name))
         else:
-            _count_each(inputs, query["sources"], row_counts.get("sources") or {})
+            _count_each(inputs, query["sources"], counts.sources)
         for source, found in query["sources"].items():
             for dataset in _each(found):
-                checks.setdefault(dataset, []).extend(_checks_of(row_counts, source))
+                checks.setdefault(dataset, []).extend(_checks_of(counts, source))
         for sink, found in query["sinks"].items():
             _count(outputs, _each(found), written.get((name, sink)))
     return RunDatasets(inputs, outputs, checks)
 
 
-def _row_counts(run: RunDirectory) -> dict[str, Any]:
+def _row_counts(run: RunDirectory) -> dict[str, RowCounts]:
     counted = run.final() or run.progress()
     queries = counted.queries if counted is not None else {}
-    return {name: query.get("row_counts") for name, query in queries.items()}
+    return {name: query.row_counts for name, query in queries.items()}
 
 
-def _checks_of(row_counts: Mapping[str, Any], source: str) -> Iterator[RowCheck]:
-    rejected = {f"records of {source}": (row_counts.get("rejected") or {}).get(source)}
-    for name, each in {**rejected, **(row_counts.get("rules") or {})}.items():
+def _checks_of(row_counts: RowCounts, source: str) -> Iterator[RowCheck]:
+    rejected = {f"records of {source}": row_counts.rejected.get(source)}
+    for name, each in {**rejected, **row_counts.rules}.items():
         if each is not None:
-            yield RowCheck(name, each["rows"], each["broken"], each["on"])
+            yield RowCheck(name, each.rows, each.broken, each.on)
 
 
 def _count_each(rows: _Rows, sources: Mapping[str, Any], known: Mapping[str, int | None]) -> None:
@@ -208,7 +209,7 @@ def _rows_read(run: RunDirectory) -> dict[str, int | None]:
     progress, final = run.progress(), run.final()
     if progress is None:
         return {}
-    rows = {name: query.get("rows_read") for name, query in progress.queries.items()}
+    rows = {name: query.rows_read for name, query in progress.queries.items()}
     if final is not None and progress.rows_read != final.rows_read:
         # The last report of a driver that died before its successor ended the run.
         return dict.fromkeys(rows, final.rows_read) if len(rows) == 1 else {}
@@ -218,8 +219,11 @@ def _rows_read(run: RunDirectory) -> dict[str, int | None]:
 def _rows_written(directory: JobDirectory, run: RunDirectory) -> dict[tuple[str, str], int | None]:
     final, record = run.final(), run.record()
     if final is not None:
-        sinks = {name: query["sinks"] for name, query in final.queries.items()}
-        return {(name, each["name"]): each["rows"] for name in sinks for each in sinks[name]}
+        return {
+            (name, each.name): each.rows
+            for name, query in final.queries.items()
+            for each in query.sinks
+        }
     if record is None or record.mode != STREAMING:
         return {}
     from airflow_provider.runtime.observe.completeness import published_batch  # see driver_hook

@@ -209,7 +209,7 @@ class SparkStreamingOperator(DriverOperator):
         final = watcher.verified_final()
         if final is None:
             return None
-        shown = tell(final.to_dict(), self.outlets, context)
+        shown = tell(final, self.outlets, context)
         if final.outcome == FINISHED:
             JobMemory(self.job_dir).forget()
         directory = directory_at(self.job_dir)
@@ -238,11 +238,11 @@ class SparkStreamingOperator(DriverOperator):
             return None  # stopped, or replaced by somebody
         from airflow_provider.runtime.observe.completeness import describe_running
 
-        document = describe_running(directory_at(self.job_dir), snapshot).to_dict()
+        report = describe_running(directory_at(self.job_dir), snapshot)
         # From here on no trigger of this task that learns late of its end can end the driver.
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
-        return tell(document, self.outlets, context)
+        return tell(report, self.outlets, context)
 
     def _choose_version(self, version: Mapping[str, str] | None, context: Context) -> None:
         if not self.follow_upgrades:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows
 from airflow_provider.runtime.observe.health import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Context
+
+    from airflow_provider.runtime.jobdir.query_reports import FinalQuery, PublishedQuery
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+    from airflow_provider.runtime.observe.completeness import StreamReport
 
 log = logging.getLogger(__name__)
 
@@ -73,25 +77,27 @@ def parse_limits(
     return Limits(progress_timeout_s, dict(max_lag or {}), lag_time_s)
 
 
-def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> dict[str, Any]:
-    """Add a final checkpoint, or the report of a running run, to the assets' events; return it."""
-    extra = {
-        "run_id": document["run_id"],
-        "outcome": document["outcome"],
-        "queries": {name: _position(query) for name, query in document["queries"].items()},
+def tell(
+    report: FinalCheckpoint | StreamReport, outlets: Iterable[Any], context: Context
+) -> dict[str, Any]:
+    """Add a run's report to the assets' events, and return it as plain values of JSON."""
+    extra: dict[str, Any] = {
+        "run_id": report.run_id,
+        "outcome": report.outcome,
+        "queries": {name: _position(query) for name, query in report.queries.items()},
     }
-    for dropped in describe_dropped_rows(document):
-        log.warning("run %s: %s", document["run_id"], dropped)
+    for dropped in describe_dropped_rows(report):
+        log.warning("run %s: %s", report.run_id, dropped)
     for asset in outlets:
         context["outlet_events"][asset].extra = extra
-    return document
+    return report.to_dict()
 
 
-def _position(query: Mapping[str, Any]) -> dict[str, Any]:
+def _position(query: FinalQuery | PublishedQuery) -> dict[str, Any]:
     return {
-        "batch": query["batch_id"],
-        "watermark": query["watermark"],
-        "offsets": {source["name"]: source["end_offset"] for source in query["sources"]},
+        "batch": query.batch_id,
+        "watermark": query.watermark,
+        "offsets": {source.name: source.end_offset for source in query.sources},
     }
 
 

@@ -10,15 +10,17 @@ from airflow_provider.plugins.shared_reads import LeaseFacts, condition_of, leas
 from airflow_provider.plugins.shown_run import NewestRun, ShownRun, newest_other
 from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.base.clock import to_iso
-from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.base.typed_json import encode, read_json
+from airflow_provider.runtime.checkpoint.drain_step import FinishState
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
 from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.row_counts import output_sinks
-from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord  # noqa: TC001 - FastAPI reads it
+from airflow_provider.runtime.jobdir.query_reports import output_sinks
+from airflow_provider.runtime.jobdir.row_counts import sum_of
+from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     newest_upgrade,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.query_reports import FinalQuery, QueryProgress
+    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
     from airflow_provider.runtime.observe.state import RunCondition
     from airflow_provider.slices import Slice
@@ -168,7 +172,7 @@ class Overview:
     newest: NewestRun | None = None
     unfinished: str | None = None
     upgrade: UpgradeRecord | None = None
-    progress: ProgressRecord | None = None
+    progress: dict[str, Any] | None = None
     final: FinalCheckpoint | None = None
     does: dict[str, str] = dataclasses.field(default_factory=dict)
     histories: list[BatchHistory] = dataclasses.field(default_factory=list)
@@ -299,10 +303,11 @@ class JobSummaries:
         progress, counted = snapshot.progress, snapshot.counted
         if counted is None:
             return {}
-        queries = list(counted.queries.values())
-        backlogs = [n for q in queries if (n := largest_backlog(q.get("backlog"))) is not None]
-        rows = [n for q in queries if (n := _state_rows(q)) is not None]
-        watermark = min((q["watermark"] for q in queries if q.get("watermark")), default=None)
+        queries: list[FinalQuery | QueryProgress] = [*counted.queries.values()]
+        reported = progress.queries.values() if progress is not None else ()
+        backlogs = [n for each in reported if (n := largest_backlog(each.backlog)) is not None]
+        rows = [n for each in queries if (n := each.state_rows) is not None]
+        watermark = min((each.watermark for each in queries if each.watermark), default=None)
         record = snapshot.run_record
         is_live = record is None or record.options.until == "stopped"
         is_behind = snapshot.final is None and is_live
@@ -406,8 +411,8 @@ def in_order(jobs: Sequence[JobSummary]) -> list[JobSummary]:
 
 def rows_written(record: FinalCheckpoint | ProgressRecord) -> int | None:
     """Return how many rows a run has published, without kept ones; None if a sink counts none."""
-    rows = [sink["rows"] for query in record.queries.values() for sink in output_sinks(query)]
-    return None if not rows or None in rows else sum(rows)
+    sinks = output_sinks(record.queries)
+    return sum_of(sink.rows for sink in sinks) if sinks else None
 
 
 def lost_job(directory: JobDirectory) -> str | None:
@@ -450,40 +455,21 @@ def _last_batches(snapshot: RunSnapshot, last: int) -> list[BatchHistory]:
     return read_histories(snapshot.directory.run(snapshot.run_id).storage, last)
 
 
-def _state_rows(query: Mapping[str, Any]) -> int | None:
-    if query.get("state_rows") is not None:
-        return int(query["state_rows"])
-    rows = (each.get("state_rows") for each in query.get("operators") or ())
-    known = [n for n in rows if n is not None]
-    return sum(known) if known else None
-
-
-def _still_true(snapshot: RunSnapshot) -> ProgressRecord | None:
-    progress = snapshot.progress
-    if progress is None or condition_of(snapshot).state.is_at_work:
-        return progress
-    gone: dict[str, Any] = {"phase": None, "backlog": {}, "idle": [], "batch_sizing": None}
-    queries = {
-        name: {**query, **gone, **{key: _still(query.get(key)) for key in ("sources", "operators")}}
-        for name, query in progress.queries.items()
-    }
-    return dataclasses.replace(progress, queries=queries)
-
-
-def _still(parts: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    return [
-        {
-            **part,
-            "finish_state": None
-            if part.get("finish_state") == "running"
-            else part.get("finish_state"),
-        }
-        for part in parts or ()
-    ]
+def _still_true(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    if snapshot.progress is None:
+        return None
+    shown: dict[str, Any] = encode(snapshot.progress)
+    if not condition_of(snapshot).state.is_at_work:
+        for query in shown["queries"].values():
+            query |= {"phase": None, "backlog": {}, "idle": [], "batch_sizing": None}
+            for part in (*query["sources"], *query["operators"]):
+                if part["finish_state"] == FinishState.RUNNING.value:
+                    part["finish_state"] = None
+    return shown
 
 
 def _does(snapshot: RunSnapshot) -> dict[str, str]:
     records = [each for each in (snapshot.progress, snapshot.final) if each is not None]
     queries = [query for record in records for query in record.queries.values()]
-    kinds = {str(part.get("kind")) for query in queries for part in query.get("operators") or ()}
+    kinds = {part.kind for query in queries for part in query.operators}
     return {kind: kind_named(kind).does for kind in sorted(kinds)}

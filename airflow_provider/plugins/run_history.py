@@ -12,7 +12,7 @@ from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC0
 from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.layout import directory_at
-from airflow_provider.runtime.jobdir.row_counts import quarantine_totals
+from airflow_provider.runtime.jobdir.query_reports import quarantine_totals
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.observe.snapshot import read_snapshot
 from airflow_provider.runtime.observe.state import RunState

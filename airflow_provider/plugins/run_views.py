@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
 _MOST_RUNS: Final = 20
+_NO_QUERIES: Final[dict[str, Any]] = {"queries": {}}
 _MOST_ATTEMPTS: Final = 50  # of a run that failed all night, the last ones
 _TAIL_BYTES: Final = 60_000
 # Numbers, ids and addresses differ from one time to the next, and the cause is the same.
@@ -288,7 +289,7 @@ def _run(directory: JobDirectory, run_id: str, first: str) -> Run:
         run_id,
         condition,
         record=record,
-        counted=dataclasses.replace(counted, queries={}) if counted is not None else None,
+        counted=dataclasses.replace(counted, **_NO_QUERIES) if counted is not None else None,
         committed=final.committed if final is not None else None,
         rows_written=rows_written(counted) if counted is not None else None,
         launch=launch_line(snapshot),

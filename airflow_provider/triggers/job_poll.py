@@ -11,7 +11,7 @@ from airflow_provider.hooks.task_runs import put_returned
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.retry import STORAGE_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.state import Assessment, RunState
 
@@ -105,10 +105,9 @@ class Poll:
             if final is None:
                 return None
             put_returned(directory_at(self._wait.job_dir).run(final.run_id), SystemClock())
-        document = final.to_dict()
-        for dropped in describe_dropped_rows(document):
+        for dropped in describe_dropped_rows(final):
             log.warning("run %s: %s", self._wait.run_id, dropped)
-        return document
+        return final.to_dict()
 
     def _measured(self, assessment: Assessment) -> Assessment:
         if self._metrics is not None:

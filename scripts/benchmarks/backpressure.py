@@ -147,7 +147,7 @@ class Job:
 
     def note(self, progress: Any) -> None:
         """Take the run's progress."""
-        self.batch_sizing = progress.queries["slow"]["batch_sizing"]
+        self.batch_sizing = progress.queries["slow"].batch_sizing
 
     def await_new_batch(self) -> None:
         """Wait until a batch has begun after the one that was seen last; one must have ended."""

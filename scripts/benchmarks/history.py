@@ -113,7 +113,7 @@ def run(spark: SparkSession, *, with_history: bool) -> float:
         begun = time.monotonic()
         final = run_job(spec, spark=spark)
         seconds = time.monotonic() - begun
-    if [sink["rows"] for sink in final.queries["q00"]["sinks"]] != [KEYS]:
+    if [sink.rows for sink in final.queries["q00"].sinks] != [KEYS]:
         sys.exit(f"history: the output is wrong: {final.queries}")
     return seconds
 

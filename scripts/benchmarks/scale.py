@@ -204,13 +204,13 @@ def run_once(spark: SparkSession, point: Mapping[str, Any], name: str) -> tuple[
     begun = time.monotonic()
     final = run_job(spec, spark=spark)
     seconds = time.monotonic() - begun
-    groups = [sink["rows"] for query in final.queries.values() for sink in query["sinks"]]
+    groups = [sink.rows for query in final.queries.values() for sink in query.sinks]
     if groups != [point["keys"]] * point["queries"] * point["sinks"]:
         sys.exit(f"scale: {point}: {groups} groups were written")
     state = location / "job" / "queries" / "q00" / "checkpoint" / "state" / "0"
     if len([each for each in state.iterdir() if each.name.isdigit()]) != point["partitions"]:
         sys.exit(f"scale: {point}: another number of partitions in {state}")
-    return seconds, max(query["batch_id"] for query in final.queries.values()) + 1
+    return seconds, max(query.last_batch for query in final.queries.values()) + 1
 
 
 def count_operations() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base.host import ProcessIdentity, identify
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery
 from airflow_provider.runtime.jobdir.requests import CANCEL
 from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
@@ -62,13 +63,7 @@ class Job(JobDirectoryBuilder):
         """Put the final checkpoint of a run whose queries had nothing to read, which is true."""
         self.begin("daily")
         run = self.run.put_record(a_run(self.run_id, starting={}, params={}))
-        nothing: dict[str, Any] = {
-            "query_id": "none",
-            "batch_id": None,
-            "watermark": None,
-            "sources": [],
-            "sinks": [],
-        }
+        nothing = FinalQuery(query_id="none", batch_id=None, sinks=())
         final = FinalCheckpoint(
             job=present(self.directory.name()),  # as it is, where the job had one before
             run_id=self.run_id,

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from handmade import Job
 
 from airflow_provider.runtime.base.clock import to_iso
+from airflow_provider.runtime.base.typed_json import decode
 from airflow_provider.runtime.jobdir.batch_history import BatchEntry, BatchHistory, HourEntry
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery, PublishedSink
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, JobRecord
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
@@ -227,7 +229,6 @@ class PageJob(Job):
             "batch_id": token,
             "watermark": "2013-01-01T00:00:00.000Z",
             "sources": [{"name": "flights", "finish_state": "running"}],
-            "operators": [],
             "sinks": sinks,
             "row_counts": {
                 "rows_read": rows,
@@ -246,15 +247,15 @@ class PageJob(Job):
             rows_read=rows,
             late_rows=late,
             savepoint=None,
-            queries={"daily": query},
+            queries={"daily": decode(FinalQuery, query)},
         )
         self.run.put_final(final)
         return self
 
     def ended_slice(self, rows: int, *, began: float, ended: float) -> PageJob:
         """Put the end of a run so many seconds ago, with these rows read and written."""
-        query = {"query_id": "id", "batch_id": 3, "watermark": None, "sources": [], "sinks": []}
-        query["sinks"] = [{"name": "out", "epoch": 3, "rows": rows - 1}]
+        sink = PublishedSink(name="out", epoch=3, rows=rows - 1)
+        query = FinalQuery(query_id="id", batch_id=3, sinks=(sink,))
         identified(self.storage)
         self.run.storage.delete("run.json")
         self.run.put_record(a_run(self.run_id, params={"day": "1"}, started=ago(began)))

@@ -21,6 +21,7 @@ from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery, PublishedSink
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.testing.job_directories import a_final, a_progress, a_run, an_attempt
 
@@ -51,11 +52,11 @@ def ended(
     rows = {"rows_read": sum(read.values()), **final}
     a_progress(queries=progress, rows_read=sum(read.values())).put(job.run.storage, "progress.json")
     queries = {
-        name: {
-            "query_id": f"id-{name}",
-            "batch_id": 1,
-            "sinks": [{"name": "files:/out", "epoch": 1, "rows": 3}],
-        }
+        name: FinalQuery(
+            query_id=f"id-{name}",
+            batch_id=1,
+            sinks=(PublishedSink(name="files:/out", epoch=1, rows=3),),
+        )
         for name in datasets
     }
     job.run.put_final(dataclasses.replace(a_final("r1"), queries=queries, **rows))

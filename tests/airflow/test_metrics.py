@@ -140,7 +140,9 @@ def report(job: PageJob, batch: int, backlog: int = 5200) -> None:
         "batch": batch,
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": backlog},
-        "operators": [{"name": "0", "late_rows": 12, "finish_state": "running"}],
+        "operators": [
+            {"id": 0, "name": "0", "kind": "dedupe", "late_rows": 12, "finish_state": "running"}
+        ],
         "row_counts": {
             "rejected": {"orders": {"rows": 9, "broken": 2, "on": "quarantine"}},
             "rules": {"positive": {"rows": 7, "broken": 1, "on": "count"}},

@@ -41,6 +41,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.identity import add_predecessors, begin_identity
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import acquire_lease
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.testing.job_directories import (
@@ -631,7 +632,7 @@ def test_an_ended_run_without_a_valid_result_is_replayed(job: Job, spoil: str) -
     RunOwner.of({"ti": ti}).put(job.run)
     job.finish("SUSPENDED")
     if spoil == "damaged":
-        query = {"query_id": "gone", "batch_id": 3, "watermark": None, "sources": [], "sinks": []}
+        query = FinalQuery(query_id="gone", batch_id=3, sinks=())
         final = dataclasses.replace(present(job.run.final()), queries={"daily": query})
         job.storage.put(f"runs/{RUN}/final.json", json.dumps(final.to_dict()).encode())
     elif spoil == "rewound":

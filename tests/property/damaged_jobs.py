@@ -30,6 +30,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_reports import PublishedSink
 from airflow_provider.runtime.jobdir.requests import (
     WatchClaimRecord,
     put_request,
@@ -136,10 +137,8 @@ def _run(bench: EpochBench, directory: JobDirectory, run_id: str, epochs: tuple[
         committer.commit_ready()
     last = bench.spark.logs.position().last_commit
     final = a_final(run_id, outcome=ended, batch=last, epoch=last)
-    query = {
-        **final.queries["q"],
-        "sinks": [{"name": committer._sinks[0].name, "epoch": last, "rows": 2}],
-    }
+    sink = PublishedSink(name=committer._sinks[0].name, epoch=last, rows=2)
+    query = dataclasses.replace(final.queries["q"], sinks=(sink,))
     run.put_final(dataclasses.replace(final, job="job", queries={"q": query}))
     run.put_end(driver_id, an_exit(0, "done"))
     request = put_request(

@@ -27,6 +27,7 @@ from airflow_provider.runtime.jobdir import epochs as epoch_records
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery, PublishedSink
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.savepoints.restore_log import Restores
@@ -408,22 +409,19 @@ class EpochsMachine(RuleBasedStateMachine):
         """End a run as an attempt does."""
         last = self.job.spark.logs.position().last_commit
         driver.commit_through(last)
-        query = {
-            "query_id": self.query_id,
-            "batch_id": last if last >= 0 else None,
-            "watermark": None,
-            "finished": True,
-            "sources": [],
-            "operators": [],
-            "sinks": [
-                {
-                    "name": s.name,
-                    "epoch": None if driver.last_record() is None else last,
-                    "rows": driver.run_rows(s.name),
-                }
+        query = FinalQuery(
+            query_id=self.query_id,
+            batch_id=last if last >= 0 else None,
+            finished=True,
+            sinks=tuple(
+                PublishedSink(
+                    name=s.name,
+                    epoch=None if driver.last_record() is None else last,
+                    rows=driver.run_rows(s.name),
+                )
                 for s in self.sinks
-            ],
-        }
+            ),
+        )
         final = a_final(run_id, outcome=FINISHED)
         final = type(final)(**{**vars(final), "job": "job", "queries": {"q": query}})
         verify_final(self.directory, final)
@@ -440,9 +438,8 @@ class EpochsMachine(RuleBasedStateMachine):
         self.armed = None
         final = present(self.directory.run(self.run_id).final())
         position = self.job.spark.logs.position()
-        batch = final.queries["q"]["batch_id"]
 
-        assert (batch if batch is not None else -1) == position.last_commit
+        assert final.queries["q"].last_batch == position.last_commit
         assert position.open_batch is None
         self.all_that_spark_committed_is_visible()
         assert final is verify_final(self.directory, final)

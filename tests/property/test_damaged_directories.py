@@ -119,7 +119,7 @@ def _check_truth(final: FinalCheckpoint, run_id: str) -> None:
 
     Fewer batches of a run that was suspended, or SUSPENDED for FINISHED, contradict nothing.
     """
-    said = (final.job, final.run_id, final.outcome, final.queries["q"]["batch_id"])
+    said = (final.job, final.run_id, final.outcome, final.queries["q"].batch_id)
     assert _TRUTH[run_id][:2] == said[:2]
     if final.outcome == FINISHED:
         assert _TRUTH[run_id] == said
@@ -471,7 +471,7 @@ def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
     }
     finals = {run: watcher.verified_final() for run, watcher in watchers.items()}
     assert _TRUTH == {
-        run: (final.job, final.run_id, final.outcome, final.queries["q"]["batch_id"])
+        run: (final.job, final.run_id, final.outcome, final.queries["q"].batch_id)
         for run, final in finals.items()
         if final is not None
     }

@@ -153,7 +153,7 @@ def test_what_is_listed_and_not_read_is_said(spark, location, caplog):
         final = run(spark, location, run_id="r2", **SUSPEND, **limit)
 
     assert once(1) == ids_in(location.output)
-    said = "\n".join(final.queries["out"]["row_counts"]["uncounted"])
+    said = "\n".join(final.queries["out"].row_counts.uncounted)
     for text in ("1 files ('changed.csv') changed after", "1 files ('old.csv') are older than"):
         assert text in said
         assert text in caplog.text

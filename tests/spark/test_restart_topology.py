@@ -12,6 +12,7 @@ import pytest
 from streams import START, Location, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
@@ -142,7 +143,7 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     assert "query=a started" not in caplog.text
     assert "FINISHED" == final.outcome
     assert [(*ended,), ({"b": "finished", "c": "finished"}, {"distinct": "finished"})] == [
-        marks_in(final.queries[name]) for name in ("a", "b")
+        marks_in(encode(final.queries[name])) for name in ("a", "b")
     ]
     assert windows_of(A) == read_with_pandas(location.output / "a")
     assert B_AND_C == read_with_pandas(location.output / "b")
@@ -169,8 +170,8 @@ def test_what_does_not_fit_may_begin_anew(spark, location, monkeypatch):
     second = run_job(anew, spark=spark)
 
     assert ["a", "b"] == planned, "each query is planned once"
-    assert first.queries["a"]["query_id"] == second.queries["a"]["query_id"]
-    assert first.queries["b"]["query_id"] != second.queries["b"]["query_id"]
+    assert first.queries["a"].query_id == second.queries["a"].query_id
+    assert first.queries["b"].query_id != second.queries["b"].query_id
     only_b = sorted((START + t, k, v) for t, k, v in [*B[0][:1], *B[1]])
     assert sorted([*B_AND_C, *only_b]) == read_with_pandas(location.output / "b")
     assert first == verify_final(directory, first)

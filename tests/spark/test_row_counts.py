@@ -12,6 +12,7 @@ import pytest
 from streams import Location
 
 from airflow_provider.extensions.row_checks.taps import BitTap
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.run_command import summary_lines
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError
@@ -40,7 +41,7 @@ class Orders(Location):
         params = {"kept": str(self.kept), **asked.pop("params", {})}
         entry = f"{JOBS}:{job}"
         final = self.run(spark, job, entry=entry, run_id="r1", params=params, **asked)
-        return final, final.queries["out"]["row_counts"]
+        return final, encode(final.queries["out"].row_counts)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.batch_history import (
     history_path,
     without_older,
 )
+from airflow_provider.runtime.jobdir.query_reports import BatchSizing, SourceLimit
 from airflow_provider.runtime.queries.batch_reports import BatchReport, BatchReports, own_report
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import NOW
@@ -66,11 +67,13 @@ def test_a_batch_is_what_spark_reports_of_it():
         stateOperators=[operator, {"numRowsTotal": 1}],
         sources=[{"metrics": {"offsetsBehindLatest": "5"}}, {"metrics": None}],
     )
-    batch_sizing = {
-        "decision": "unchanged",
-        "reason": "within 25 % of the target",
-        "sources": {"events": {"limit": 4000, "unit": "rows", "ceiling": None}},
-    }
+    batch_sizing = BatchSizing(
+        target_s=10.0,
+        last_batch_s=9.0,
+        decision="unchanged",
+        reason="within 25 % of the target",
+        sources={"events": SourceLimit(4000, "rows")},
+    )
 
     assert BatchEntry(
         batch=7,

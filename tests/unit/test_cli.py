@@ -347,7 +347,7 @@ def test_status_believes_no_final_checkpoint_that_the_logs_contradict(job, capsy
 
 def test_status_says_what_has_ended(job, capsys):
     """
-    Each source and each stateful operator is shown with its mark; those of old records are not.
+    Each source and each stateful operator is shown with its finish state.
     """
     job.begin().request_run()
     marked = {
@@ -355,10 +355,11 @@ def test_status_says_what_has_ended(job, capsys):
             {"name": "a", "finish_state": "finished"},
             {"name": "b", "finish_state": "running"},
         ],
-        "operators": [{"id": 0, "name": "pairs", "finish_state": "partly_finished"}],
+        "operators": [
+            {"id": 0, "name": "pairs", "kind": "dedupe", "finish_state": "partly_finished"}
+        ],
     }
-    old = {"sources": [{"name": "a", "finished": True}]}
-    progress = a_progress(queries={"joined": marked, "old": old})
+    progress = a_progress(queries={"joined": marked, "empty": {}})
     progress.put(job.directory.run("r1").storage, "progress.json")
 
     assert EXIT_OK == main(["status", str(job.root)])
@@ -367,7 +368,7 @@ def test_status_says_what_has_ended(job, capsys):
         "    joined: source a finished, source b unfinished, operator pairs partly finished"
         in shown
     )
-    assert "old:" not in shown
+    assert "empty:" not in shown
 
 
 def test_status_says_what_was_lost_before_the_run_has_ended(job, capsys):

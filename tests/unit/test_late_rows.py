@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
 
-from airflow_provider.runtime.jobdir.epoch_documents import (
+from airflow_provider.runtime.jobdir.dropped_rows import (
     LateWarnings,
     describe_dropped_rows,
     describe_late_rows,
-    late_rows_of,
-    sum_of,
-    total_of,
 )
+from airflow_provider.runtime.jobdir.epoch_documents import late_rows_of, total_of
+from airflow_provider.runtime.jobdir.query_reports import PublishedSink
+from airflow_provider.runtime.jobdir.row_counts import sum_of
 from airflow_provider.runtime.sinks.spark_sink import ReportedRows, spark_sink
+from airflow_provider.runtime.testing.job_directories import a_final, a_progress
 
 
 def told(late, rows=2000, *, minimum=False):
-    operators = [{"name": "windows", "late_rows": late}, {"name": "1", "late_rows": 0}]
+    counting = {"kind": "stateStoreSave", "finish_state": "running"}
+    operators = [
+        {"id": 0, "name": "windows", "late_rows": late, **counting},
+        {"id": 1, "name": "1", "late_rows": 0, **counting},
+    ]
     queries = {"out": {"operators": operators}}
-    return {"rows_read": rows, "late_rows": late, "late_minimum": minimum, "queries": queries}
+    found = a_progress(late_rows=late, late_minimum=minimum, queries=queries)
+    return dataclasses.replace(found, rows_read=rows)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,6 @@ def test_an_operator_that_has_dropped_nothing_has_no_late_rows():
         ),
         (told(0), None),
         (told(None), None),
-        ({"rows_read": 3, "queries": {}}, None),  # of an older version
     ],
 )
 def test_late_rows_are_told_with_their_share_and_operator(document, words):
@@ -85,17 +91,22 @@ def test_a_running_job_warns_of_late_rows_when_they_have_doubled(caplog):
 @pytest.mark.parametrize(
     ("document", "lines"),
     [
-        ({"late_rows": 0, "lost_rows": 0, "rows_read": 5, "queries": {}}, []),
-        ({"late_rows": None, "lost_rows": None, "rows_read": None, "queries": {}}, []),
+        ({"late_rows": 0, "lost_rows": 0}, []),
+        ({"late_rows": None, "lost_rows": None}, []),
         (
-            {"late_rows": 0, "lost_rows": 1200, "rows_read": 5, "queries": {}},
+            {"late_rows": 0, "lost_rows": 1200},
             ["1,200 messages had expired before they were read (failOnDataLoss=false)"],
         ),
     ],
 )
 def test_what_was_lost_is_said_in_a_line_of_its_own(document, lines):
     """Only where something was; older documents do not know it."""
-    assert lines == describe_dropped_rows(document)
+    assert lines == describe_dropped_rows(a_progress(**document))
+
+
+def written(rows):
+    sink = PublishedSink(name="files:/out", epoch=0, rows=rows)
+    return dataclasses.replace(a_final().queries["q"], sinks=(sink,))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +117,8 @@ def test_what_was_lost_is_said_in_a_line_of_its_own(document, lines):
         ({"rows_read": 0}, False),
         ({"rows_read": None}, False),
         ({"late_rows": 180}, False),
-        ({"queries": {"out": {"sinks": [{"rows": 0}]}, "bad": {"sinks": [{"rows": 1}]}}}, False),
-        ({"queries": {"out": {"sinks": [{"rows": None}]}}}, False),
+        ({"queries": {"out": written(0), "bad": written(1)}}, False),
+        ({"queries": {"out": written(None)}}, False),
     ],
 )
 def test_a_run_that_has_written_nothing_of_what_it_read_says_so(changed, is_said):
@@ -115,10 +126,9 @@ def test_a_run_that_has_written_nothing_of_what_it_read_says_so(changed, is_said
     So it ends where another separator makes all times NULL. Not one that may go on, that has
     written a row anywhere, that does not know, or whose rows were late, which is said already.
     """
-    queries = {"out": {"sinks": [{"rows": 0}]}}
-    document = {"outcome": "FINISHED", "rows_read": 180, "late_rows": 0, "queries": queries}
+    read = {"rows_read": 180, "late_rows": 0, "queries": {"out": written(0)}}
 
-    lines = describe_dropped_rows({**document, **changed})
+    lines = describe_dropped_rows(dataclasses.replace(a_final(), **{**read, **changed}))
 
     assert is_said == any("180 rows were read and none was written" in line for line in lines)
 

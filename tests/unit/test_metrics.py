@@ -64,12 +64,17 @@ def a_batch(number: int = 7, **values: Any) -> BatchEntry:
     return BatchEntry(**{**entry, **values})
 
 
+def an_operator(number: int, **values: Any) -> dict[str, Any]:
+    finish = {"kind": "stateStoreSave", "finish_state": "running"}
+    return {"id": number, "name": str(number), **finish, **values}
+
+
 def reported(**values: Any) -> dict[str, Any]:
     query: dict[str, Any] = {
         "batch": 7,
         "watermark": ago(95),
         "backlog": {"maxOffsetsBehindLatest": 5200, "avgOffsetsBehindLatest": 1300},
-        "operators": [{"name": "0", "late_rows": 3}, {"name": "1", "late_rows": 4}],
+        "operators": [an_operator(0, late_rows=3), an_operator(1, late_rows=4)],
         "row_counts": {
             "rejected": {"orders": {"rows": 12, "broken": 2, "on": "quarantine"}},
             "rules": {

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.cli.output import LiveBlock, live_progress
 from airflow_provider.runtime.cli.progress_lines import (
@@ -380,8 +381,8 @@ def test_progress_before_the_first_batch(clock):
         "sources": [{"name": "flights", "finish_state": "running"}],
         "operators": [{**OPERATOR, "late_rows": 0}],
         "sinks": [{"name": "out", "rows": 0}],
-        "row_counts": RowCounts(late={"counts": 0}, written={"out": 0}).to_dict(),
-    } == record.queries["daily"]
+        "row_counts": encode(RowCounts(late={"counts": 0}, written={"out": 0})),
+    } == record.to_dict()["queries"]["daily"]
 
 
 def test_progress_is_what_spark_reports(clock):
@@ -403,8 +404,8 @@ def test_progress_is_what_spark_reports(clock):
         "sources": [{"name": "flights", "finish_state": "running"}],
         "operators": [{**OPERATOR, "late_rows": 2}],
         "sinks": [{"name": "out", "rows": 10}],
-        "row_counts": RowCounts(10, late={"counts": 2}, written={"out": 10}).to_dict(),
-    } == record.queries["daily"]
+        "row_counts": encode(RowCounts(10, late={"counts": 2}, written={"out": 10})),
+    } == record.to_dict()["queries"]["daily"]
 
 
 def test_progress_says_whose_rows_are_a_minimum(clock):
@@ -446,7 +447,7 @@ def test_progress_says_what_has_ended(clock, phase, source, operator):
     found = ProgressMeter(clock, attempt=1).read(life, [a_query(0)]).queries["daily"]
 
     assert ([source], [operator]) == tuple(
-        [part["finish_state"] for part in found[key]] for key in ("sources", "operators")
+        [part.finish_state for part in parts] for parts in (found.sources, found.operators)
     )
 
 

@@ -212,12 +212,12 @@ def test_batch_does_not_fail_where_spark_does_not_let_us(clock):
     frame: Any = None
     query = QueryDefinition("q", frame, (), "append", operators=(), sources=(a_source("s"),))
     limiter = BatchSizer(query, TARGET_S, clock)
-    assert "starts" == limiter.describe()["decision"]
+    assert "starts" == limiter.describe().decision
     for execution in (OtherSpark(), None):
         limiter.batch_ran(0.0, execution, None, None)
 
-    assert "left alone" == limiter.describe()["decision"]
-    assert {"s": "this version of Spark does not allow it"} == limiter.describe()["left"]
+    assert "left alone" == limiter.describe().decision
+    assert {"s": "this version of Spark does not allow it"} == limiter.describe().left
 
 
 # --- what is asked for --------------------------------------------------------------------------

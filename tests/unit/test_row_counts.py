@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider.extensions.row_checks.taps import BitTap
+from airflow_provider.runtime.base.typed_json import decode, encode
 from airflow_provider.runtime.errors import RowCountsError
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows, describe_uncounted
 from airflow_provider.runtime.jobdir.epoch_documents import (
     BatchCounts,
     EpochRecord,
     LateCount,
     TapCount,
-    describe_dropped_rows,
     totals_after,
 )
-from airflow_provider.runtime.jobdir.row_counts import (
-    RowCounts,
-    RuleCount,
-    describe_uncounted,
-    imbalance,
+from airflow_provider.runtime.jobdir.query_reports import (
+    FinalQuery,
+    PublishedSink,
     output_sinks,
     quarantine_totals,
 )
+from airflow_provider.runtime.jobdir.row_counts import RowCounts, RuleCount, imbalance
 from airflow_provider.runtime.queries.accounting import check_row_counts, row_counts_of
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.taps import Rule
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.spark_sink import ReportedRows, spark_sink
 from airflow_provider.runtime.sources.declared import ForeignSource, SourceDefinition
+from airflow_provider.runtime.testing.job_directories import a_final
 from tests.declaring import declared
 
 # Twelve records: two cannot be read, three of the others break a rule, one that stays another one.
@@ -267,20 +267,16 @@ def test_a_query_with_a_sink_of_sparks_counts_what_sparks_report_has():
 
 # --- what people read ---------------------------------------------------------------------------
 
-DOCUMENT: dict[str, Any] = {
-    "rows_read": 12,
-    "late_rows": 0,
-    "outcome": "FINISHED",
-    "queries": {
-        "q": {
-            "sinks": [
-                {"name": "files:/out", "rows": 7},
-                {"name": "files:/kept", "rows": 5, "quarantine": True},
-            ],
-            "row_counts": dataclasses.replace(GOOD, uncounted=("late rows: …",)).to_dict(),
-        }
-    },
-}
+QUERY = FinalQuery(
+    query_id="q1",
+    batch_id=0,
+    sinks=(
+        PublishedSink(name="files:/out", epoch=0, rows=7),
+        PublishedSink(name="files:/kept", epoch=0, rows=5, quarantine=True),
+    ),
+    row_counts=dataclasses.replace(GOOD, uncounted=("late rows: …",)),
+)
+FINAL = dataclasses.replace(a_final(), rows_read=12, late_rows=0, queries={"q": QUERY})
 
 
 def test_a_run_says_what_it_has_rejected_and_which_rules_were_broken():
@@ -289,21 +285,22 @@ def test_a_run_says_what_it_has_rejected_and_which_rules_were_broken():
         "2 of 12 records of source orders could not be read, and were quarantined (query q)",
         "3 of 10 rows broke the rule positive, and were quarantined (query q)",
         "1 of 10 rows broke the rule known, and went on (query q)",
-    ] == describe_dropped_rows(DOCUMENT)
-    assert ["not counted of query q: late rows: …"] == [*describe_uncounted(DOCUMENT)]
+    ] == describe_dropped_rows(FINAL)
+    assert ["not counted of query q: late rows: …"] == [*describe_uncounted(FINAL)]
 
 
 def test_kept_rows_are_told_beside_the_output():
     """They are counted apart, and their sink is no output."""
     assert "5 quarantined (2 rejected, 3 broke a rule, 0 late)" == str(
-        quarantine_totals(DOCUMENT["queries"])
+        quarantine_totals(FINAL.queries)
     )
-    assert ["files:/out"] == [sink["name"] for sink in output_sinks(DOCUMENT["queries"]["q"])]
+    assert ["files:/out"] == [sink.name for sink in output_sinks(FINAL.queries)]
 
 
 def test_a_job_that_keeps_nothing_says_nothing_of_kept_rows():
     """Documents of older versions have no account at all."""
-    assert not quarantine_totals({"q": {"sinks": []}}).has_any
+    assert not quarantine_totals(a_final().queries).has_any
     counted = dataclasses.replace(GOOD, rejected={}, rules={}, quarantined=0)
-    assert not quarantine_totals({"q": {"row_counts": counted.to_dict()}}).has_any
-    assert SimpleNamespace(**counted.to_dict()).written == {"files:/out": 7}
+    query = dataclasses.replace(QUERY, row_counts=counted)
+    assert not quarantine_totals({"q": query}).has_any
+    assert counted == decode(RowCounts, encode(counted))

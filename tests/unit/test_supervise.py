@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.query_reports import PublishedSource
 from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.observe.snapshot import RunSnapshot
@@ -97,8 +98,8 @@ def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> No
 
     assert (3, 4) == (document.late_rows, document.lost_rows)
     query = document.queries["q"]
-    assert (1, []) == (query["batch_id"], query["sinks"])
-    assert [{"name": None, "end_offset": {"logOffset": 0}}] == query["sources"]
+    assert (1, ()) == (query.batch_id, query.sinks)
+    assert (PublishedSource(name=None, end_offset={"logOffset": 0}),) == query.sources
 
 
 def test_a_driver_that_has_not_begun_has_nothing_to_hand_over(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from airflow_provider.extensions.row_checks.quarantine_files import (
     grouped,
     quarantine_of_run,
 )
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.cli.command_parser import add_job_dir, add_json
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("rejected", "rule", "late")
 _ROWS: Final = 3
+_PLAIN: Final = RecordLines("UTF-8", "\n", None)
 _LONGEST: Final = 200  # characters of a row on a terminal
 
 api_version: Final = 1
@@ -76,7 +78,7 @@ def _document(quarantined: QuarantineOfQuery, arguments: argparse.Namespace) -> 
     return {
         "query": quarantined.query,
         "sink": quarantined.sink,
-        "row_counts": dict(quarantined.row_counts),
+        "row_counts": encode(quarantined.row_counts),
         "quarantined": [
             {"kind": kind, "location": location, "rows": rows, "samples": samples}
             for (kind, location), (rows, samples) in found.items()
@@ -93,9 +95,9 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     row_counts, sink = document["row_counts"], document["sink"]
     where = f"quarantined in {sink}" if sink else "it quarantines no rows"
     yield f"query {document['query']}: {where}"
-    for source, each in row_counts.get("rejected", {}).items():
+    for source, each in row_counts["rejected"].items():
         yield f"  source {source}: {each['broken']:,} of {each['rows']:,} records ({each['on']})"
-    for rule, each in row_counts.get("rules", {}).items():
+    for rule, each in row_counts["rules"].items():
         yield f"  rule {rule}: {each['broken']:,} of {each['rows']:,} rows ({each['on']})"
     for group in document["quarantined"]:
         yield f"  {group['rows']:,} {group['kind']} in {group['location']}"
@@ -118,11 +120,11 @@ def _write(
         locations: dict[tuple[str, str], list[str]] = {}
         for row in _chosen(each, arguments):
             locations.setdefault((row["kind"], row["location"]), []).append(str(row["row"] or ""))
-        known = each.row_counts.get("lines", {})
+        known = each.row_counts.lines
         for (kind, location), texts in locations.items():
             path = f"{kind}/{_plain(location)}/{each.query}-{_plain(record.run_id)}.txt"
-            lines = known.get(location, {}) if kind == KINDS[0] else {}
-            if not folder.put_if_absent(path, file_of(texts, RecordLines(**lines))):
+            lines = known.get(location, _PLAIN) if kind == KINDS[0] else _PLAIN
+            if not folder.put_if_absent(path, file_of(texts, lines)):
                 raise ConfigError(f"{folder.url}/{path} is there already; give another folder")
             yield f"{folder.url}/{path}"
 

@@ -15,7 +15,12 @@ from airflow_provider.runtime.base.extensions import require_extra
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.row_counts import quarantine_totals
+from airflow_provider.runtime.jobdir.query_reports import (
+    FinalQuery,
+    quarantine_sink,
+    quarantine_totals,
+)
+from airflow_provider.runtime.jobdir.row_counts import add_quarantined
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of
 from airflow_provider.runtime.queries.taps import QUARANTINE_FIELDS
 from airflow_provider.runtime.sinks.files import is_name_of
@@ -25,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.row_counts import QuarantineTotals
+    from airflow_provider.runtime.jobdir.query_reports import QueryReport
+    from airflow_provider.runtime.jobdir.row_counts import QuarantineTotals, RowCounts
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 _FILES: Final = "files:"
@@ -40,14 +46,13 @@ class QuarantineOfQuery:
 
     Attributes:
         sink: its sink for quarantined rows; None without one.
-        account: see :class:`~.row_counts.RowCounts`, as JSON has it.
         files: the published files with their sizes in bytes, oldest first; None if the sink is none
             of files.
     """
 
     query: str
     sink: str | None
-    row_counts: Mapping[str, Any]
+    row_counts: RowCounts
     files: tuple[tuple[str, int], ...] | None
 
     @property
@@ -70,16 +75,16 @@ def quarantine_of_run(directory: JobDirectory, record: RunRecord) -> list[Quaran
     """Return the quarantined rows of a run, by query, by its final checkpoint or last progress."""
     found = []
     for name, query in _counted(directory, record).items():
-        sink = _sink_of(query)
-        last = query.get("batch_id")  # in a final checkpoint
+        sink = quarantine_sink(query)
+        last = query.batch_id if isinstance(query, FinalQuery) else None
         files = _published(directory, record, name, sink, last)
-        found.append(QuarantineOfQuery(name, sink, query.get("row_counts") or {}, files))
+        found.append(QuarantineOfQuery(name, sink, query.row_counts, files))
     return found
 
 
 def quarantines_rows(directory: JobDirectory, record: RunRecord) -> bool:
     """Whether a query of a run has a sink for quarantined rows."""
-    return any(_sink_of(query) for query in _counted(directory, record).values())
+    return any(quarantine_sink(query) for query in _counted(directory, record).values())
 
 
 def totals_of_run(directory: JobDirectory, record: RunRecord) -> QuarantineTotals | None:
@@ -88,21 +93,15 @@ def totals_of_run(directory: JobDirectory, record: RunRecord) -> QuarantineTotal
     return found if found.has_any else None
 
 
-def _counted(directory: JobDirectory, record: RunRecord) -> dict[str, dict[str, Any]]:
+def _counted(directory: JobDirectory, record: RunRecord) -> Mapping[str, QueryReport]:
     run = directory.run(record.run_id)
     counted = run.final() or run.progress()
     return counted.queries if counted is not None else {}
 
 
-def _sink_of(query: Mapping[str, Any]) -> str | None:
-    return next((sink["name"] for sink in query.get("sinks", ()) if sink.get("quarantine")), None)
-
-
 def describe_totals(quarantined: list[QuarantineOfQuery]) -> str:
     """Return how many rows were quarantined, and why, in words."""
-    return str(
-        quarantine_totals({each.query: {"row_counts": each.row_counts} for each in quarantined})
-    )
+    return str(add_quarantined(each.row_counts for each in quarantined))
 
 
 def _published(

@@ -102,7 +102,7 @@ def _query(quarantined: QuarantineOfQuery, which: str) -> Iterator[Section]:
         title=quarantined.query,
         detail=f"{quarantined.sink}{which}",
         text=None if is_read else "Its rows are not in files: read them in that sink.",
-        facts={"Quarantined": quarantined.row_counts.get("quarantined")},
+        facts={"Quarantined": quarantined.row_counts.quarantined},
     )
     newest = itertools.islice(quarantined.sample(files=_FILES, at_most_bytes=_LARGEST_BYTES), _ROWS)
     for (kind, location), (_, samples) in grouped(newest, _SAMPLES).items():

@@ -277,7 +277,7 @@ class Upgrade(UpgradeSteps):
         now_s = self._clock.monotonic()
         trial_period = self._trial_period or TrialPeriod(self._trial, begins, now_s)
         queries = {
-            name: sample_query(self._new, name, reported.get("backlog"))
+            name: sample_query(self._new, name, reported.backlog)
             for name, reported in progress.queries.items()
         }
         self._trial_period, decision = trial_period.after(queries, report=progress.at, now_s=now_s)

@@ -108,7 +108,7 @@ function queriesOf({ progress, final, does }) {
       batch_sizing: end || !last.batch_sizing ? null : batchSizingOf(last.batch_sizing),
       sources: (now.sources ?? []).map((part) => partOf(part, end)),
       operators: (now.operators ?? []).map((part) => ({ ...partOf(part, end), ...operatorOf(part, does, bound) })),
-      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} ${part.keeps ? "quarantined rows" : "rows"}` : null })),
+      sinks: (now.sinks ?? []).map((part) => ({ name: part.name ?? "?", detail: Number.isInteger(part.rows) ? `${whole(part.rows)} ${part.quarantine ? "quarantined rows" : "rows"}` : null })),
       rowCounts: now.row_counts ?? null,
     };
   });

@@ -51,6 +51,10 @@ class Mismatch(Exception):  # noqa: N818 - it never leaves this package's reader
         return f"{where}expected {self.expected}, found {self.found}"
 
 
+OMITTED: Final[Mapping[str, Any]] = types.MappingProxyType({"omitted": True})
+"""The metadata of a field that JSON does not have while it is at its default."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Check:
     """A condition on a value beyond its type; a member of ``Annotated``."""
@@ -173,7 +177,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         value = value.astimezone(dt.timezone.utc).isoformat().replace("+00:00", "Z")
     elif dataclasses.is_dataclass(value):
-        value = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        value = {
+            f.name: encode(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if f.metadata != OMITTED or getattr(value, f.name) != f.default
+        }
     elif isinstance(value, collections.abc.Mapping):
         value = {key: encode(each) for key, each in value.items()}
     return value

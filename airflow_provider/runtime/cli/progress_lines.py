@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import utc_text
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK, UNREAD_FILES
-from airflow_provider.runtime.jobdir.row_counts import quarantine_totals
+from airflow_provider.runtime.jobdir.query_reports import quarantine_totals
 from airflow_provider.runtime.observe.samples import largest_backlog
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.batch_history import BatchEntry
     from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.query_reports import QueryProgress
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
     Batches = Mapping[str, Sequence[BatchEntry] | None]
@@ -44,10 +45,11 @@ def _last_of(run: RunDirectory, query: str) -> list[BatchEntry] | None:
     return history.batches[-LAST:] if history is not None else []
 
 
-def batch_lines(batches: Batches, progress: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each query that has run batches; *progress* is empty without a record."""
+def batch_lines(batches: Batches, progress: ProgressRecord | None) -> Iterator[str]:
+    """Yield a line for each query that has run batches."""
     for query, found in batches.items():
-        backlog = progress.get("queries", {}).get(query, {}).get("backlog")
+        reported = progress.queries.get(query) if progress is not None else None
+        backlog = reported.backlog if reported is not None else None
         if found is None:
             yield f"{query}: its history of batches is damaged; the next attempt replaces it"
         elif found:
@@ -164,9 +166,9 @@ class Rates:
         now_s = self._clock.monotonic()
         return {name: self._pace_of(name, query, now_s) for name, query in record.queries.items()}
 
-    def _pace_of(self, name: str, query: Mapping[str, Any], now_s: float) -> QueryPace:
+    def _pace_of(self, name: str, query: QueryProgress, now_s: float) -> QueryPace:
         rows = self._rows.setdefault(name, _LastMinute())
-        rows.add(query.get("rows_read") or 0, now_s)
+        rows.add(query.rows_read or 0, now_s)
         rate = max(rows.rate(), 0.0)
         work = self._work_of(name, query)
         if work is None:
@@ -179,10 +181,10 @@ class Rates:
             rate, done / whole if whole else 1.0, left / speed if left and speed > 0 else None
         )
 
-    def _work_of(self, name: str, query: Mapping[str, Any]) -> tuple[float, float] | None:
-        if (tasks := query.get("tasks")) is not None:
-            return tasks["tasks_done"], tasks["tasks"]
-        unread = largest_backlog(query.get("backlog"))
+    def _work_of(self, name: str, query: QueryProgress) -> tuple[float, float] | None:
+        if (tasks := query.tasks) is not None:
+            return tasks.tasks_done, tasks.tasks
+        unread = largest_backlog(query.backlog)
         if unread is None:
             return None
         most = self._most[name] = max(self._most.get(name, 0), unread)
@@ -211,11 +213,11 @@ def progress_lines(
     lines = _folded(record.phase, list(_run_parts(record, paces)), columns - 1, after_head=" · ")
     for name, query in record.queries.items():
         parts = list(_work_parts(query, paces.get(name, _NOTHING)))
-        if len(record.queries) > 1 and query.get("rows_read"):
-            parts.append(f"{query['rows_read']:,} rows")
+        if len(record.queries) > 1 and query.rows_read:
+            parts.append(f"{query.rows_read:,} rows")
         parts += _state_parts(query)
         parts += _batch_parts(batches.get(name) if batches is not None else None)
-        lines += _folded(f"{name}  {query.get('phase', '-')}", parts, columns - 1)
+        lines += _folded(f"{name}  {query.phase}", parts, columns - 1)
     return lines
 
 
@@ -228,7 +230,7 @@ def plain_line(record: ProgressRecord) -> str:
 def _run_parts(record: ProgressRecord, paces: Mapping[str, QueryPace]) -> Iterator[str]:
     yield f"attempt {record.attempt}"
     # A batch job's rows are known when it has ended; until then none is no number, but unknown.
-    if record.rows_read or not any(query.get("tasks") for query in record.queries.values()):
+    if record.rows_read or not any(query.tasks for query in record.queries.values()):
         yield f"{record.rows_read:,} rows read"
         if paces:
             rate = sum(pace.rows_per_second for pace in paces.values())
@@ -242,25 +244,25 @@ def _run_parts(record: ProgressRecord, paces: Mapping[str, QueryPace]) -> Iterat
         yield f"{record.lost_rows:,} expired before they were read"
 
 
-def _state_parts(query: Mapping[str, Any]) -> Iterator[str]:
-    if (batch := query.get("batch")) is not None:
-        yield f"batch {batch:,}"
-    if (watermark := watermark_text(query.get("watermark"))) is not None:
+def _state_parts(query: QueryProgress) -> Iterator[str]:
+    if query.batch is not None:
+        yield f"batch {query.batch:,}"
+    if (watermark := watermark_text(query.watermark)) is not None:
         yield f"watermark {watermark}"
-    if query.get("state_rows"):
-        yield f"{query['state_rows']:,} state rows"
+    if query.state_rows:
+        yield f"{query.state_rows:,} state rows"
 
 
-def _work_parts(query: Mapping[str, Any], pace: QueryPace) -> Iterator[str]:
+def _work_parts(query: QueryProgress, pace: QueryPace) -> Iterator[str]:
     if (bar := pace.bar()) is not None:
         yield bar
-    if (tasks := query.get("tasks")) is not None:
+    if (tasks := query.tasks) is not None:
         yield (
-            f"stage {min(tasks['stages_done'] + 1, tasks['stages'])} of {tasks['stages']}, "
-            f"{tasks['tasks_done']:,} of {tasks['tasks']:,} tasks"
+            f"stage {min(tasks.stages_done + 1, tasks.stages)} of {tasks.stages}, "
+            f"{tasks.tasks_done:,} of {tasks.tasks:,} tasks"
         )
-    if query.get("backlog"):
-        yield f"{_backlog_text(query['backlog'])} to read"
+    if query.backlog:
+        yield f"{_backlog_text(query.backlog)} to read"
     if (left := pace.left()) is not None:
         yield left
 

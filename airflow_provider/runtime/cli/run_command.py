@@ -25,16 +25,17 @@ from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError
 from airflow_provider.runtime.errors.fixes import Caller, addressing
 from airflow_provider.runtime.failures.classify import FailureOverrides
-from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import open_job_directory
-from airflow_provider.runtime.jobdir.row_counts import output_sinks, quarantine_totals
+from airflow_provider.runtime.jobdir.query_reports import output_sinks, quarantine_totals
+from airflow_provider.runtime.jobdir.row_counts import sum_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec, parse_pairs
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from pyspark.sql import SparkSession
@@ -77,12 +78,12 @@ _MOST_SINKS: Final = 8  # the others are in the final checkpoint
 
 def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
     """Yield the lines of an ended run; *took_s* is the time of this command, not of the run."""
-    sinks = [(name, sink) for name, query in final.queries.items() for sink in query["sinks"]]
-    written = [sink for query in final.queries.values() for sink in output_sinks(query)]
+    sinks = [(name, sink) for name, query in final.queries.items() for sink in query.sinks]
+    written = sum_of(sink.rows for sink in output_sinks(final.queries))
     quarantined = quarantine_totals(final.queries)
     rows = [
         f"{_number(final.rows_read, final.rows_minimum)} rows in",
-        f"{_number(_sum_of(written), final.rows_minimum)} out",
+        f"{_number(written, final.rows_minimum)} out",
         *([str(quarantined)] if quarantined.has_any else []),
     ]
     if not quarantined.has_any or final.late_rows != quarantined.late:
@@ -90,16 +91,11 @@ def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
     head = f"{final.outcome}: run {final.run_id}, attempt {final.attempts}"
     yield f"{head}, {took_s:,.1f} s: {', '.join(rows)}"
     for name, sink in sinks[:_MOST_SINKS]:
-        kind = "quarantined rows" if sink.get("quarantine") else "rows"
-        yield f"  {name} -> {sink['name']}: {_number(sink['rows'])} {kind}"
+        kind = "quarantined rows" if sink.quarantine else "rows"
+        yield f"  {name} -> {sink.name}: {_number(sink.rows)} {kind}"
     if len(sinks) > _MOST_SINKS:
         yield f"  and {len(sinks) - _MOST_SINKS} more sinks"
-    yield from describe_dropped_rows(final.to_dict())
-
-
-def _sum_of(sinks: Sequence[Mapping[str, Any]]) -> int | None:
-    rows = [sink["rows"] for sink in sinks]
-    return None if None in rows else sum(rows)
+    yield from describe_dropped_rows(final)
 
 
 def _number(value: int | None, is_minimum: bool = False) -> str:  # noqa: FBT001, FBT002 - of a number

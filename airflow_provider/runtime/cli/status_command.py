@@ -25,10 +25,10 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.epoch_documents import describe_dropped_rows
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows, describe_uncounted
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_or_submitted_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.jobdir.row_counts import describe_uncounted, quarantine_totals
+from airflow_provider.runtime.jobdir.query_reports import quarantine_totals
 from airflow_provider.runtime.jobdir.run_commit import contradiction
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.upgrade_record import (
@@ -45,6 +45,7 @@ from airflow_provider.runtime.observe.state import (
     run_condition,
 )
 from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
+from airflow_provider.runtime.storage.documents import Document
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.cli.output import LiveBlock
     from airflow_provider.runtime.cli.progress_lines import Batches, QueryPace
-    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+    from airflow_provider.runtime.jobdir.query_reports import QueryProgress
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, ProgressRecord
 
 
 _WATCH_S: Final = 2.0
@@ -124,10 +126,19 @@ def _status(arguments: argparse.Namespace) -> int:
     document = _status_document(directory, shown)
     _add_batches(directory, document, also_ended=arguments.json)
     if arguments.json:
-        print_json(encode(document))
+        print_json(_as_json(document))
     else:
         _print_status(document)
     return EXIT_FATAL if any(run["state"] == "damaged" for run in document["runs"]) else EXIT_OK
+
+
+def _as_json(document: dict[str, Any]) -> dict[str, Any]:
+    runs = [
+        {name: each.to_dict() if isinstance(each, Document) else each for name, each in run.items()}
+        for run in document["runs"]
+    ]
+    encoded: dict[str, Any] = encode({**document, "runs": runs})
+    return encoded
 
 
 def _looked_for(arguments: argparse.Namespace) -> tuple[JobDirectory, list[str]]:
@@ -217,7 +228,7 @@ def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ende
     for newest in document["runs"][-1:]:
         described = newest["final"] or newest["progress"]
         if described is not None and (also_ended or newest["final"] is None):
-            newest["batches"] = last_batches(directory.run(newest["run_id"]), described["queries"])
+            newest["batches"] = last_batches(directory.run(newest["run_id"]), described.queries)
 
 
 def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
@@ -244,8 +255,8 @@ def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         "attempts": attempt.attempt if attempt else 0,
         "failure": attempt.failure if attempt and not snapshot.final else None,
         "restarts": attempt.restarts if attempt and not snapshot.final else None,
-        "progress": snapshot.progress.to_dict() if snapshot.progress else None,
-        "final": snapshot.final.to_dict() if snapshot.final else None,
+        "progress": snapshot.progress,
+        "final": snapshot.final,
         "batches": None,
         "launch": launch_line(snapshot),
     }
@@ -263,10 +274,10 @@ def _print_status(document: dict[str, Any]) -> None:
     if document["upgrade"] is not None:
         print(f"  upgrade: {document['upgrade']['summary']}")
     for run in document["runs"]:
-        counted = run["final"] or run["progress"] or {}
-        rows = counted.get("rows_read")
-        at_least = "at least " if counted.get("rows_minimum") else ""
-        totals = quarantine_totals(counted.get("queries", {}))
+        counted: FinalCheckpoint | ProgressRecord | None = run["final"] or run["progress"]
+        rows = counted.rows_read if counted is not None else None
+        at_least = "at least " if counted is not None and counted.rows_minimum else ""
+        totals = quarantine_totals(counted.queries if counted is not None else {})
         since = f" since {utc_text(run['since'])}" if run["since"] is not None else ""
         print(
             f"  run {run['run_id']}: {run['state']}{since}, {run['attempts']} attempt(s)"
@@ -278,10 +289,11 @@ def _print_status(document: dict[str, Any]) -> None:
 
 
 def _run_lines(run: dict[str, Any]) -> Iterator[str]:
-    shown = run["final"] or run["progress"] or {}
-    yield from describe_dropped_rows(shown)
-    yield from describe_uncounted(shown)
-    yield from _mark_lines(shown)
+    counted: FinalCheckpoint | ProgressRecord | None = run["final"] or run["progress"]
+    if counted is not None:
+        yield from describe_dropped_rows(counted)
+        yield from describe_uncounted(counted)
+        yield from _mark_lines(counted)
     if not run["final"]:
         yield from _open_lines(run)
     if run["restarts"] and run["failure"]:  # else it is the last error
@@ -297,36 +309,32 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
 _FINISH_STATES: Final = {"running": "unfinished", "partly_finished": "partly finished"}
 
 
-def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
-    for name, query in document.get("queries", {}).items():
+def _mark_lines(counted: FinalCheckpoint | ProgressRecord) -> Iterator[str]:
+    for name, query in counted.queries.items():
         parts = [
-            f"{what} {part['name']} "
-            f"{_FINISH_STATES.get(part['finish_state'], part['finish_state'])}"
-            for what, key in (("source", "sources"), ("operator", "operators"))
-            for part in query.get(key, ())
-            if "finish_state" in part  # older versions of this package put none
+            f"{what} {part.name} {_FINISH_STATES.get(part.finish_state, part.finish_state)}"
+            for what, found in (("source", query.sources), ("operator", query.operators))
+            for part in found
         ]
         if parts:
             yield f"{name}: {', '.join(parts)}"
 
 
 def _open_lines(run: dict[str, Any]) -> Iterator[str]:
-    progress = run["progress"] or {}
+    progress: ProgressRecord | None = run["progress"]
     yield from batch_lines(run["batches"] or {}, progress)
-    yield from _batch_sizing_lines(progress)
+    yield from _batch_sizing_lines(progress.queries if progress is not None else {})
 
 
-def _batch_sizing_lines(progress: dict[str, Any]) -> Iterator[str]:
-    for name, query in progress.get("queries", {}).items():
-        batch_sizing = query.get("batch_sizing")
-        if batch_sizing is None:
+def _batch_sizing_lines(queries: Mapping[str, QueryProgress]) -> Iterator[str]:
+    for name, query in queries.items():
+        if (sizing := query.batch_sizing) is None:
             continue
-        limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in batch_sizing["sources"].items()]
-        took = batch_sizing["last_batch_s"]
+        limits = [f"{each.limit:,} {each.unit} of {n}" for n, each in sizing.sources.items()]
+        took = sizing.last_batch_s
         took_text = "" if took is None else f"the last batch took {took:.1f} s, "
         yield (
-            f"{name}: {took_text}target {batch_sizing['target_s']:g} s, "
-            f"{batch_sizing['decision']}: {batch_sizing['reason']}"
+            f"{name}: {took_text}target {sizing.target_s:g} s, {sizing.decision}: {sizing.reason}"
             + (f"; a batch reads {', '.join(limits)}" if limits else "")
         )
 
@@ -363,5 +371,5 @@ def _show(
         block.update(progress_lines(progress, paces, columns=block.columns(), batches=batches))
         return
     print(plain_line(progress))
-    for line in batch_lines(batches, progress.to_dict()):
+    for line in batch_lines(batches, progress):
         print(f"  {line}", flush=True)

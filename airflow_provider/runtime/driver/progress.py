@@ -13,8 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import Clock, Due, from_iso, to_iso
-from airflow_provider.runtime.checkpoint.drain_step import finish_states_of
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
+from airflow_provider.runtime.driver.query_reports import QueryReporter
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import (
     FULL,
@@ -25,31 +25,22 @@ from airflow_provider.runtime.jobdir.batch_history import (
     add_batches,
     history_path,
 )
-from airflow_provider.runtime.jobdir.end_of_input import ended_sources, is_marker
-from airflow_provider.runtime.jobdir.epoch_documents import (
-    LateWarnings,
-    late_rows_of,
-    sum_of,
-    total_of,
-)
+from airflow_provider.runtime.jobdir.dropped_rows import LateWarnings
+from airflow_provider.runtime.jobdir.epoch_documents import total_of
+from airflow_provider.runtime.jobdir.row_counts import sum_of
 from airflow_provider.runtime.jobdir.run_records import REPORT_S, ProgressRecord
-from airflow_provider.runtime.queries.accounting import row_counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.checkpoint.drain_step import FinishStates
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
-    from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
+    from airflow_provider.runtime.jobdir.query_reports import ShownPhase
     from airflow_provider.runtime.queries.batch_reports import BatchReport
-    from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.running import Query, RowTotals
+    from airflow_provider.runtime.queries.running import Query
 
 log = logging.getLogger(__name__)
 
-_ENDED: Final = frozenset({QueryPhase.DRAINING, QueryPhase.DRAINED})
-"""The phases of a query from the moment the intent to drain it is stored."""
 _JOB_PHASES: Final[Mapping[JobPhase, ShownPhase]] = {
     JobPhase.OPENED: "starting",
     JobPhase.READING: "reading",
@@ -119,7 +110,7 @@ class ProgressMeter:
         self._history.write(storage, queries, at_end=True)
 
     def _put(self, storage: Storage, record: ProgressRecord) -> None:
-        self._late.look(record.to_dict())
+        self._late.look(record)
         is_due = self._is_due()
         if self._last_put is not None and not is_due and _news(record) == _news(self._last_put):
             return
@@ -136,8 +127,13 @@ class ProgressMeter:
 
     def read(self, life: Lifecycle, queries: Iterable[Query]) -> ProgressRecord:
         queries = list(queries)
-        parts = {query.name: _query_progress(life, query) for query in queries}
-        rows = sum(part["rows_read"] or 0 for part in parts.values())
+        parts = {
+            query.name: QueryReporter(query, life.queries[query.name]).progress(
+                shown_query_phase(life, query.name)
+            )
+            for query in queries
+        }
+        rows = sum(part.rows_read or 0 for part in parts.values())
         if self._rows_before is None:
             self._rows_before = rows
         seconds = max(self._clock.monotonic() - self._begun, 1e-3)
@@ -157,63 +153,6 @@ class ProgressMeter:
 
 def _news(record: ProgressRecord) -> ProgressRecord:
     return dataclasses.replace(record, at="", rows_per_second=0.0)
-
-
-def _query_progress(life: Lifecycle, query: Query) -> dict[str, Any]:
-    reading = query.reading()
-    finish_states = finish_states_now(query.definition, life.queries[query.name])
-    return {
-        "phase": shown_query_phase(life, query.name),
-        "rows_read": query.counts.rows_read(),
-        "batch": reading.batch,
-        "watermark": reading.watermark,
-        "state_rows": sum(each.state_rows or 0 for each in reading.operators),
-        "backlog": reading.backlog,
-        "tasks": reading.tasks,
-        "batch_sizing": reading.batch_sizing,
-        "idle": list(reading.idle),
-        "sources": [
-            each for each in finish_states.described_sources() if not is_marker(each["name"])
-        ],
-        "operators": [
-            {
-                "id": each.id,
-                "name": query.definition.operator_name(index),
-                "kind": each.kind,
-                "finish_state": finish_states.of_operator(each.id).value,
-                "late_rows": late_rows_of(query.counts.late_rows(), each.id),
-            }
-            for index, each in enumerate(query.definition.topology.operators or ())
-        ],
-        "sinks": described_sinks(query.definition, query.counts),
-        "row_counts": row_counts_of(
-            query.definition,
-            query.counts.totals(),
-            written_rows(query.definition, query.counts),
-            reading.unread_input,
-        ).to_dict(),
-    }
-
-
-def written_rows(query: QueryDefinition, counts: RowTotals) -> dict[str, int | None]:
-    """Return the rows of the run in each sink; None where a sink does not count."""
-    return {name: counts.run_rows(name) for name in query.sink_names}
-
-
-def described_sinks(query: QueryDefinition, counts: RowTotals) -> list[dict[str, Any]]:
-    """Return a query's sinks with their rows; that of quarantined rows is marked."""
-    quarantine = query.quarantine.name if query.quarantine is not None else None
-    return [
-        {"name": name, "rows": rows, **({"quarantine": True} if name == quarantine else {})}
-        for name, rows in written_rows(query, counts).items()
-    ]
-
-
-def finish_states_now(query: QueryDefinition, phase: QueryPhase) -> FinishStates:
-    """Return the finish states of a query of this driver."""
-    topology = query.topology
-    ended = ended_sources(topology.sources, draining=phase in _ENDED, before=query.ended)
-    return finish_states_of(topology, ended, drained=phase is QueryPhase.DRAINED)
 
 
 PUT_S: Final = 10.0
@@ -285,7 +224,7 @@ class _QueryHistory:
 
 def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
     """Return a batch's entry in the history."""
-    spark, batch_sizing = report.progress, report.batch_sizing or {}
+    spark, sizing = report.progress, report.batch_sizing
     operators = spark.get("stateOperators")  # None in a report that is not Spark's
     times = {phase: ms for phase, ms in spark.get("durationMs", {}).items() if ms > 0}
     watermark = spark.get("eventTime", {}).get("watermark")
@@ -307,10 +246,9 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
         state_rows=_sum(operators, "numRowsTotal"),
         state_bytes=_sum(operators, "memoryUsedBytes"),
         backlog=report.backlog(),
-        limits={name: each["limit"] for name, each in batch_sizing.get("sources", {}).items()}
-        or None,
-        decision=batch_sizing.get("decision"),
-        reason=batch_sizing.get("reason"),
+        limits=({n: s.limit for n, s in sizing.sources.items()} or None) if sizing else None,
+        decision=sizing.decision if sizing is not None else None,
+        reason=sizing.reason if sizing is not None else None,
     )
 
 

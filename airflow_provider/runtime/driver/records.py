@@ -8,36 +8,26 @@ import logging
 import os
 import socket
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.base.clock import millis_to_iso, to_iso
-from airflow_provider.runtime.checkpoint.drain_step import FinishState
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
-from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
-from airflow_provider.runtime.driver.progress import (
-    described_sinks,
-    finish_states_now,
-    written_rows,
-)
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
+from airflow_provider.runtime.driver.query_reports import QueryReporter
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
-    is_marker,
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir.epoch_documents import (
-    describe_dropped_rows,
-    late_rows_of,
-    sum_of,
-    total_of,
-)
+from airflow_provider.runtime.jobdir.epoch_documents import total_of
 from airflow_provider.runtime.jobdir.pinned_settings import pin_settings, read_pins
 from airflow_provider.runtime.jobdir.query_records import keep_topology
-from airflow_provider.runtime.jobdir.run_commit import _batch_of
+from airflow_provider.runtime.jobdir.row_counts import sum_of
 from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
@@ -48,25 +38,23 @@ from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
     RunRecord,
 )
-from airflow_provider.runtime.queries.accounting import check_row_counts
+from airflow_provider.runtime.queries.batch_reports import reported_state
 from airflow_provider.runtime.queries.flush import ignored_timers
 from airflow_provider.runtime.queries.running import Query, Stream
 from airflow_provider.runtime.queries.spark_state import (
     OperatorRows,
     read_state_operators,
-    reported_state,
 )
 from airflow_provider.runtime.spark.session import effective_settings
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.base.clock import Clock
-    from airflow_provider.runtime.checkpoint.drain_step import FinishStates, LogPosition, StartMode
-    from airflow_provider.runtime.checkpoint.logs import CommitLog
+    from airflow_provider.runtime.checkpoint.drain_step import StartMode
     from airflow_provider.runtime.driver.lifecycle import Lifecycle
     from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.errors.explanation import Failure
@@ -74,7 +62,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.pinned_settings import Pins
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
-    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.record import SavepointRecord
 
 log = logging.getLogger(__name__)
@@ -254,81 +241,16 @@ def end_attempt(
     return failure
 
 
-def _describe_query(
-    running: Query,
-    *,
-    operators: Sequence[OperatorRows],
-    finish_states: FinishStates,
-    finished: bool,
-    ignored: Mapping[int, int | None],
-) -> dict[str, Any]:
-    query, logs, counts = running.definition, running.logs, running.counts
-    position = logs.position()
-    last = running.committer.last_record() if running.committer is not None else None
-    written, unread = written_rows(query, counts), running.reading().unread_input
-    row_counts = check_row_counts(query, counts.totals(), written, unread_input=unread)
-    return {
-        "query_id": logs.query_id(),
-        "batch_id": position.last_commit if position.last_commit >= 0 else None,
-        "watermark": _watermark(position),
-        "finished": finished,
-        "sources": _sources(query, logs, position, finish_states),
-        "operators": [
-            {
-                "id": op.id,
-                "name": query.operator_name(index),
-                "kind": op.kind,
-                "state_rows": op.state_rows,
-                "finished": finish_states.of_operator(op.id) is FinishState.FINISHED,
-                "finish_state": finish_states.of_operator(op.id).value,
-                "late_rows": late_rows_of(counts.late_rows(), op.id),
-                "ignored_timers": ignored.get(op.id, 0),
-            }
-            for index, op in enumerate(operators)
-        ],
-        "sinks": [
-            {"name": each["name"], "epoch": last.epoch if last else None, **each}
-            for each in described_sinks(query, counts)
-        ],
-        "row_counts": row_counts.to_dict(),
-    }
-
-
 def check_agrees(final: FinalCheckpoint, saved: SavepointRecord) -> None:
     """Refuse a final checkpoint that is not of the batches that its savepoint has."""
     for name, query in final.queries.items():
-        batch = _batch_of(query)
+        batch = query.last_batch
         if name in saved.queries and saved.queries[name].batch != batch:
             raise CheckpointError(
                 f"query {name!r}: Spark's commit log ends with batch {batch}, but the savepoint "
                 f"{final.savepoint}, which was taken to end the run, with "
                 f"{saved.queries[name].batch}; the log was changed meanwhile"
             )
-
-
-def _watermark(position: LogPosition) -> str | None:
-    return millis_to_iso(position.watermark_ms) if position.watermark_ms else None
-
-
-def _sources(
-    query: QueryDefinition, logs: CommitLog, position: LogPosition, finish_states: FinishStates
-) -> list[dict[str, Any]]:
-    offsets: list[Any] = []
-    if position.last_commit >= 0:
-        offsets = logs.offsets(position.last_commit).source_offsets()
-    return [
-        {
-            "name": source.name,
-            "bounded": source.bounded,
-            "finished": finish_state is FinishState.FINISHED,
-            "finish_state": finish_state.value,
-            "end_offset": offsets[index] if index < len(offsets) else None,
-        }
-        for index, (source, (_, finish_state)) in enumerate(
-            zip(query.sources, finish_states.sources, strict=True)
-        )
-        if not is_marker(source.name)
-    ]
 
 
 def final_of(
@@ -358,12 +280,8 @@ def final_of(
         rows_read=sum_of([query.counts.rows_read() for query in queries.values()]),
         savepoint=savepoint,
         queries={
-            name: _describe_query(
-                query,
-                operators=_state_operators(job, directory, query),
-                finish_states=finish_states_now(query.definition, life.queries[name]),
-                finished=life.queries[name] is QueryPhase.DRAINED,
-                ignored=ignored[name],
+            name: QueryReporter(query, life.queries[name]).final(
+                _state_operators(job, directory, query), ignored[name]
             )
             for name, query in queries.items()
         },
@@ -373,7 +291,7 @@ def final_of(
         lost_rows=sum_of([query.counts.lost_rows() for query in queries.values()]),
         ignored_timers=sum_of(n for each in ignored.values() for n in each.values()),
     )
-    for dropped in describe_dropped_rows(final.to_dict()):
+    for dropped in describe_dropped_rows(final):
         log.warning("run=%s: %s", run.run_id, dropped)
     return final
 

@@ -404,8 +404,7 @@ def _rewound_by(
     for run_id in directory.run_ids():
         final = directory.run(run_id).final()
         if final is None or any(
-            (query["batch_id"] if query["batch_id"] is not None else -1)
-            > _batch_of(savepoint, names.get(name, ""))
+            query.last_batch > _batch_of(savepoint, names.get(name, ""))
             for name, query in final.queries.items()
         ):
             rewound.append(run_id)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.typed_json import Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues, TapValues
-from airflow_provider.runtime.jobdir.row_counts import (
-    describe_quarantined_rows,
-    output_sinks,
-    quarantine_totals,
-)
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
@@ -303,7 +297,6 @@ def totals_after(
 
 
 NOTHING_COUNTED: Final[Mapping[str, Any]] = totals_after(None, BatchCounts())
-log = logging.getLogger(__name__)
 
 
 def late_rows_of(late: LateRows | None, operator: int) -> int | None:
@@ -315,87 +308,3 @@ def total_of(counts: Mapping[str, LateRows | None]) -> int | None:
     """Return how many rows the operators of all queries have dropped; None when not known."""
     known = [sum(late.values()) for late in counts.values() if late is not None]
     return sum(known) if len(known) == len(counts) else None
-
-
-def sum_of(counts: Iterable[int | None]) -> int | None:
-    """Return the sum; None when one of them is not known."""
-    known = list(counts)
-    return None if None in known else sum(count or 0 for count in known)
-
-
-def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
-    """Return the rows that a run dropped or lost, and the timers that it ignored, a line each.
-
-    For a FINISHED run also that nothing was written of the rows read: with a wrong separator or
-    column order all times are NULL, and no window has such a row.
-    """
-    late, lost = describe_late_rows(document), document.get("lost_rows")
-    found = [*describe_quarantined_rows(document), *([late] if late is not None else [])]
-    if lost:
-        found.append(f"{lost:,} messages had expired before they were read (failOnDataLoss=false)")
-    ignored = _describe_ignored_timers(document)
-    if ignored is not None:
-        found.append(ignored)
-    if not found and _has_written_nothing(document):
-        found.append(
-            f"{document['rows_read']:,} rows were read and none was written: see that the schema, "
-            "the times and the filters fit the data"
-        )
-    return found
-
-
-def _describe_ignored_timers(document: Mapping[str, Any]) -> str | None:
-    ignored = document.get("ignored_timers")
-    if not ignored:
-        return None
-    operators = [
-        f"{operator['ignored_timers']:,} of operator {operator['name']} of query {name}"
-        for name, query in document["queries"].items()
-        for operator in query.get("operators", ())
-        if operator.get("ignored_timers")
-    ]
-    return (
-        f"{ignored:,} timers that callbacks registered while the job was drained never fire: "
-        f"{', '.join(operators)}"
-    )
-
-
-def _has_written_nothing(document: Mapping[str, Any]) -> bool:
-    is_known = bool(document.get("rows_read")) and not document.get("rows_minimum")
-    if document.get("outcome") != "FINISHED" or not is_known:
-        return False
-    sinks = [sink for query in document["queries"].values() for sink in output_sinks(query)]
-    return bool(sinks) and all(sink["rows"] == 0 for sink in sinks)
-
-
-def describe_late_rows(document: Mapping[str, Any]) -> str | None:
-    """Return in words what a run has dropped as late; None when it has dropped nothing."""
-    late, rows = document.get("late_rows"), document.get("rows_read")
-    if not late:
-        return None
-    share = f" of {rows:,} read ({100 * late / rows:.3g} %)" if rows else ""
-    operators = [
-        f"{operator['late_rows']:,} by operator {operator['name']} of query {name}"
-        for name, query in document["queries"].items()
-        for operator in query.get("operators", ())
-        if operator.get("late_rows")
-    ]
-    at_least = "at least " if document.get("late_minimum") else ""
-    quarantined = quarantine_totals(document["queries"]).late
-    became = (
-        f"were dropped, and {quarantined:,} of them quarantined" if quarantined else "were dropped"
-    )
-    return f"{at_least}{late:,} rows{share} came late and {became}: {', '.join(operators)}"
-
-
-class LateWarnings:
-    """Warns of late rows in the log: of the first ones, and whenever they have doubled."""
-
-    def __init__(self) -> None:
-        self._logged_rows = 0
-
-    def look(self, document: Mapping[str, Any]) -> None:
-        late = document.get("late_rows") or 0
-        if late and late >= 2 * self._logged_rows:
-            self._logged_rows = late
-            log.warning("%s", describe_late_rows(document))

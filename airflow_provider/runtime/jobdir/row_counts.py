@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping  # noqa: TC003 - what it is read by
+from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.base.typed_json import NonNegative  # noqa: TC001 - as above
 from airflow_provider.runtime.jobdir.run_options import QUARANTINE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +26,8 @@ class RuleCount:
         on: what happens to such a row: ``fail``, ``count`` or ``quarantine``.
     """
 
-    rows: int
-    broken: int
+    rows: NonNegative
+    broken: NonNegative
     on: str
 
 
@@ -39,9 +41,9 @@ class RecordLines:
         header: its first line; None without one.
     """
 
-    encoding: str = "UTF-8"
-    line_sep: str = "\n"
-    header: str | None = None
+    encoding: str
+    line_sep: str
+    header: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,24 +68,20 @@ class RowCounts:
         uncounted: what cannot be counted, a sentence each.
     """
 
-    rows_read: int | None = 0
-    sources: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
-    checked: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    rows_read: NonNegative | None = 0
+    sources: Mapping[str, NonNegative | None] = dataclasses.field(default_factory=dict)
+    checked: Mapping[str, NonNegative | None] = dataclasses.field(default_factory=dict)
     rejected: Mapping[str, RuleCount] = dataclasses.field(default_factory=dict)
     lines: Mapping[str, RecordLines] = dataclasses.field(default_factory=dict)
     rules: Mapping[str, RuleCount] = dataclasses.field(default_factory=dict)
-    taken: int = 0
-    quarantined: int | None = 0
-    late: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
-    late_quarantined: int = 0
-    lost: int | None = 0
-    written: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    taken: NonNegative = 0
+    quarantined: NonNegative | None = 0
+    late: Mapping[str, NonNegative | None] = dataclasses.field(default_factory=dict)
+    late_quarantined: NonNegative = 0
+    lost: NonNegative | None = 0
+    written: Mapping[str, NonNegative | None] = dataclasses.field(default_factory=dict)
     row_by_row: bool = False
     uncounted: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the account as JSON has it."""
-        return {**dataclasses.asdict(self), "uncounted": list(self.uncounted)}
 
 
 def imbalance(row_counts: RowCounts) -> str | None:
@@ -118,29 +116,6 @@ def imbalance(row_counts: RowCounts) -> str | None:
     return None
 
 
-def describe_quarantined_rows(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a run has rejected, and which of its rules rows have broken, a line each."""
-    for name, query in document.get("queries", {}).items():
-        row_counts = query.get("row_counts") or {}
-        for source, each in row_counts.get("rejected", {}).items():
-            if each["broken"]:
-                what = f"{each['broken']:,} of {each['rows']:,} records of source {source}"
-                became = "quarantined" if each["on"] == QUARANTINE else "left out"
-                yield f"{what} could not be read, and were {became} (query {name})"
-        for rule, each in row_counts.get("rules", {}).items():
-            if each["broken"]:
-                what = f"{each['broken']:,} of {each['rows']:,} rows"
-                became = "were quarantined" if each["on"] == QUARANTINE else "went on"
-                yield f"{what} broke the rule {rule}, and {became} (query {name})"
-
-
-def describe_uncounted(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a run cannot count, a line each."""
-    for name, query in document.get("queries", {}).items():
-        for sentence in (query.get("row_counts") or {}).get("uncounted", ()):
-            yield f"not counted of query {name}: {sentence}"
-
-
 @dataclasses.dataclass(frozen=True)
 class QuarantineTotals:
     """The quarantined rows of a run.
@@ -165,44 +140,34 @@ class QuarantineTotals:
         return f"{quarantined} quarantined ({parts})"
 
 
-def quarantine_totals(queries: Mapping[str, Mapping[str, Any]]) -> QuarantineTotals:
-    """Return the totals of the queries of a progress record or a final checkpoint."""
-    row_counts = [query.get("row_counts") or {} for query in queries.values()]
-    rejected = [each for one in row_counts for each in one.get("rejected", {}).values()]
-    rules = [each for one in row_counts for each in one.get("rules", {}).values()]
-    quarantined = [one.get("quarantined", 0) for one in row_counts]
+def add_quarantined(row_counts: Iterable[RowCounts]) -> QuarantineTotals:
+    """Return the totals of the quarantined rows of several queries."""
+    row_counts = [*row_counts]
+    rejected = [each for one in row_counts for each in one.rejected.values()]
+    rules = [each for one in row_counts for each in one.rules.values()]
+    quarantined = [one.quarantined for one in row_counts]
     return QuarantineTotals(
-        rejected=sum(each["broken"] for each in rejected if each["on"] == QUARANTINE),
-        broken=sum(one.get("taken", 0) for one in row_counts),
-        late=sum(one.get("late_quarantined", 0) for one in row_counts),
-        quarantined=None if None in quarantined else sum(quarantined),
-        has_any=any(quarantined) or any(each["on"] == QUARANTINE for each in (*rejected, *rules)),
+        rejected=sum(each.broken for each in rejected if each.on == QUARANTINE),
+        broken=sum(one.taken for one in row_counts),
+        late=sum(one.late_quarantined for one in row_counts),
+        quarantined=sum_of(quarantined),
+        has_any=any(quarantined) or any(each.on == QUARANTINE for each in (*rejected, *rules)),
     )
 
 
-def counts_of(row_counts: Mapping[str, Any]) -> dict[str, int | None]:
+def counts_of(row_counts: RowCounts) -> dict[str, int | None]:
     """Return the metrics of an account, without those of what the query does not look at."""
-    found: dict[str, int | None] = {}
-    for name, key in (("rejected_rows", "rejected"), ("broken_rows", "rules")):
-        if counts := row_counts.get(key):
-            found[name] = sum(each["broken"] for each in counts.values())
-    return (
-        {**found, "quarantined_rows": row_counts["quarantined"]}
-        if found or row_counts.get("quarantined")
-        else {}
-    )
+    counted = {"rejected_rows": row_counts.rejected, "broken_rows": row_counts.rules}
+    found: dict[str, int | None] = {
+        name: sum(each.broken for each in counts.values())
+        for name, counts in counted.items()
+        if counts
+    }
+    has_any = bool(found or row_counts.quarantined)
+    return {**found, "quarantined_rows": row_counts.quarantined} if has_any else {}
 
 
-def run_counts(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
-    """Return the same of all queries of a run."""
-    counts = [counts_of(query.get("row_counts") or {}) for query in queries.values()]
-    found: dict[str, int | None] = {}
-    for name in dict.fromkeys(name for each in counts for name in each):
-        known = [each.get(name, 0) for each in counts]
-        found[name] = None if None in known else sum(each or 0 for each in known)
-    return found
-
-
-def output_sinks(query: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a query's sinks in a progress record or a final checkpoint, without the quarantine."""
-    return [sink for sink in query.get("sinks") or () if not sink.get("quarantine")]
+def sum_of(counts: Iterable[int | None]) -> int | None:
+    """Return the sum; None when one of them is not known."""
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)

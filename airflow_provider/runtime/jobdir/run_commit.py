@@ -7,7 +7,7 @@ publishes again, which changes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
@@ -18,10 +18,11 @@ from airflow_provider.runtime.jobdir.run_records import BATCH, FINISHED, FinalCh
 from airflow_provider.runtime.jobdir.runs import recent_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.query_reports import FinalQuery
 
 
 BATCH_EPOCH: Final = 0
@@ -124,13 +125,12 @@ def contradiction(directory: JobDirectory, final: FinalCheckpoint) -> str | None
 
 
 def _verify_batches(
-    directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
+    directory: JobDirectory, final: FinalCheckpoint, name: str, query: FinalQuery
 ) -> None:
     logs = commit_log_of(directory, directory.run(final.run_id), name, mode=final.mode)
-    if _has_gone_on(directory, name, str(query.get("query_id")), logs):
+    if _has_gone_on(directory, name, str(query.query_id), logs):
         return
-    position = logs.position()
-    batch = _batch_of(query)
+    position, batch = logs.position(), query.last_batch
     # A suspended job may have run on since; a finished one may not.
     is_last = position.last_commit == batch and position.open_batch is None
     committed = is_last if final.outcome == FINISHED else position.last_commit >= batch
@@ -159,23 +159,23 @@ def _verify_epochs(
     directory: JobDirectory,
     final: FinalCheckpoint,
     name: str,
-    query: Mapping[str, Any],
+    query: FinalQuery,
     *,
     first: int,
 ) -> None:
     """Look whether every epoch of the run is published; one listing, however many there are."""
-    batch = _batch_of(query)
-    sinks = [sink for sink in query["sinks"] if sink["epoch"] is not None]
+    batch = query.last_batch
+    sinks = [sink for sink in query.sinks if sink.epoch is not None]
     if not sinks:  # no epoch, or a sink that records none
         return
-    records = EpochRecords(directory.committables(name), query["query_id"])
+    records = EpochRecords(directory.committables(name), str(query.query_id))
     claim = (
         f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query {name!r}"
     )
     for sink in sinks:
-        if sink["epoch"] != batch:
+        if sink.epoch != batch:
             raise CheckpointError(
-                f"{claim} published epoch {sink['epoch']} to {sink['name']} and committed batch "
+                f"{claim} published epoch {sink.epoch} to {sink.name} and committed batch "
                 f"{batch}; Spark's commit log was changed by hand or by another program"
             )
     missing = records.find().unpublished(first, batch)
@@ -183,13 +183,9 @@ def _verify_epochs(
         missing = records.find().unpublished(first, batch)
     if missing:
         raise CheckpointError(
-            f"{claim} published epoch {batch} to {sinks[0]['name']}, but its record says otherwise:"
+            f"{claim} published epoch {batch} to {sinks[0].name}, but its record says otherwise:"
             f" of epochs {first} to {batch}, {missing[0]} is not published"
         )
-
-
-def _batch_of(query: Mapping[str, Any]) -> int:
-    return -1 if query["batch_id"] is None else int(query["batch_id"])
 
 
 def _named(queries: Iterable[str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from airflow_provider.runtime.base.typed_json import (
     Address,
     Batch,
+    Check,
     Name,
     NonNegative,
     Positive,
@@ -15,13 +17,11 @@ from airflow_provider.runtime.base.typed_json import (
     among,
 )
 from airflow_provider.runtime.errors import EXIT_FATAL
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery, QueryProgress, ShownPhase
 from airflow_provider.runtime.jobdir.record_shapes import (
     DatasetsValues,
     FailureValues,
-    FinalQueryValues,
-    ProgressQueryValues,
     RestartsValues,
-    ShownPhase,
 )
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -133,7 +133,7 @@ class ProgressRecord(Document):
     phase: ShownPhase
     rows_read: int
     rows_per_second: float
-    queries: dict[Name, ProgressQueryValues]
+    queries: Mapping[Name, QueryProgress]
     late_rows: NonNegative | None = None
     late_minimum: bool = False
     rows_minimum: bool = False
@@ -250,6 +250,11 @@ class ReplyRecord(Document):
     savepoint: Address | None = None
 
 
+FinalQueryValues = Annotated[
+    FinalQuery, Check("a query_id, since epochs were published", FinalQuery.can_be_found)
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinalCheckpoint(Document):
     """``final.json``: the run ended and all is committed.
@@ -271,7 +276,7 @@ class FinalCheckpoint(Document):
     committed: str
     rows_read: NonNegative | None
     savepoint: Address | None
-    queries: dict[Name, FinalQueryValues]
+    queries: Mapping[Name, FinalQueryValues]
     late_rows: NonNegative | None = None
     late_minimum: bool = False
     rows_minimum: bool = False

@@ -7,7 +7,8 @@ are late. So the output is complete up to W.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
@@ -16,17 +17,24 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.query_records import kept_topology
+from airflow_provider.runtime.jobdir.query_reports import (
+    PublishedQuery,
+    PublishedSink,
+    PublishedSource,
+    quarantine_sink,
+)
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.observe.supervise import sample_query
 from airflow_provider.runtime.storage.documents import Contents, Document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.query_reports import QueryProgress
     from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
 
@@ -150,9 +158,7 @@ class StreamReport(Document):
         outcome: always RUNNING.
         attempts: drivers so far, this one included.
         at: the driver's last report.
-        queries: per query ``query_id``, ``batch_id``: the last published batch, None before the
-            first; its ``watermark``, ``sources`` with their ``end_offset``, and ``sinks``;
-            ``backlog`` as the sources report it; the ``row_counts`` of its rows.
+        late_minimum: whether more rows than *late_rows* may have come late.
     """
 
     CONTENTS = Contents.FACTS
@@ -168,8 +174,9 @@ class StreamReport(Document):
     at: str
     rows_read: int
     late_rows: int | None = None
+    late_minimum: bool = False
     lost_rows: int | None = 0
-    queries: dict[str, dict[str, Any]]
+    queries: Mapping[str, PublishedQuery]
 
 
 def describe_running(directory: JobDirectory, snapshot: RunSnapshot) -> StreamReport:
@@ -196,54 +203,50 @@ def describe_running(directory: JobDirectory, snapshot: RunSnapshot) -> StreamRe
         at=progress.at,
         rows_read=progress.rows_read,
         late_rows=progress.late_rows,
+        late_minimum=progress.late_minimum,
         lost_rows=progress.lost_rows,
         queries={
-            name: _describe_query(directory, name, reported)
+            name: _published_query(directory, name, reported)
             for name, reported in progress.queries.items()
         },
     )
 
 
-def _describe_query(
-    directory: JobDirectory, name: str, reported: Mapping[str, Any]
-) -> dict[str, Any]:
+def _published_query(directory: JobDirectory, name: str, reported: QueryProgress) -> PublishedQuery:
     seen = published_batch(directory, name)
-    return {
-        "query_id": seen.query_id,
-        "batch_id": seen.number,
-        "watermark": _iso(seen.watermark_ms),
-        "sources": _sources(directory, name, seen.offsets) if seen.offsets is not None else [],
-        "sinks": _sinks(seen.epoch, _quarantine_sinks(reported)),
-        "backlog": reported.get("backlog"),
-        "row_counts": reported.get("row_counts"),
-    }
+    return PublishedQuery(
+        query_id=seen.query_id,
+        batch_id=seen.number,
+        watermark=_iso(seen.watermark_ms),
+        sources=_sources(directory, name, seen.offsets) if seen.offsets is not None else (),
+        operators=reported.operators,
+        sinks=_sinks(seen.epoch, quarantine_sink(reported)),
+        backlog=reported.backlog,
+        row_counts=reported.row_counts,
+    )
 
 
-def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> list[dict[str, Any]]:
+def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> tuple[PublishedSource, ...]:
     topology = kept_topology(directory, name)
     names = topology.sources if topology is not None else ()
     offsets = entry.source_offsets()
     known = names if len(names) == len(offsets) else (None,) * len(offsets)
-    return [
-        {"name": source, "end_offset": offset}
+    return tuple(
+        PublishedSource(name=source, end_offset=offset)
         for source, offset in zip(known, offsets, strict=True)
         if not is_marker(source)
-    ]
+    )
 
 
-def _quarantine_sinks(reported: Mapping[str, Any]) -> list[str]:
-    return [sink["name"] for sink in reported.get("sinks", ()) if sink.get("quarantine")]
-
-
-def _sinks(record: EpochRecord | None, quarantined: Sequence[str]) -> list[dict[str, Any]]:
+def _sinks(record: EpochRecord | None, quarantine: str | None) -> tuple[PublishedSink, ...]:
     if record is None:  # one of Spark's own, or folded away
-        return []
-    return [
-        {
-            "name": sink["name"],
-            "epoch": record.epoch,
-            "rows": sink.get("run_rows"),
-            **({"quarantine": True} if sink["name"] in quarantined else {}),
-        }
+        return ()
+    return tuple(
+        PublishedSink(
+            name=sink["name"],
+            epoch=record.epoch,
+            rows=sink.get("run_rows"),
+            quarantine=sink["name"] == quarantine,
+        )
         for sink in record.sinks
-    ]
+    )

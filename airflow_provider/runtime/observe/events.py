@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.errors.explanation import Failure
-from airflow_provider.runtime.jobdir.row_counts import run_counts
+from airflow_provider.runtime.jobdir.query_reports import run_counts
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.runs import RECENT, runs_newest_first
 from airflow_provider.runtime.observe.completeness import completeness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.base.clock import Due, from_iso, to_iso
 from airflow_provider.runtime.base.names import is_name
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.batch_history import BatchEntry
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.query_reports import QueryProgress
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 SAVEPOINTS_S: Final = 60.0
@@ -132,14 +133,13 @@ def _of_job(sample: StreamSample, now: dt.datetime) -> Iterator[tuple[str, float
 
 
 def _of_query(
-    progress: Mapping[str, Any], last: BatchEntry | None, now: dt.datetime
+    progress: QueryProgress, last: BatchEntry | None, now: dt.datetime
 ) -> Iterator[tuple[str, float | None]]:
-    yield "backlog", largest_backlog(progress.get("backlog"))
-    yield "watermark_lag", age_s(progress.get("watermark"), now)
-    late = [part.get("late_rows") for part in progress.get("operators") or ()]
-    known = [rows for rows in late if rows is not None]
+    yield "backlog", largest_backlog(progress.backlog)
+    yield "watermark_lag", age_s(progress.watermark, now)
+    known = [rows for part in progress.operators if (rows := part.late_rows) is not None]
     yield "late_rows", sum(known) if known else None
-    yield from counts_of(progress.get("row_counts") or {}).items()
+    yield from counts_of(progress.row_counts).items()
     if last is None:
         return
     yield "batch_duration", last.time_ms / 1000
@@ -188,7 +188,7 @@ class StreamReader:
         progress = self._run.progress()
         if progress is not None:
             for query, reported in progress.queries.items():
-                self._read_history(query, reported.get("batch"))
+                self._read_history(query, reported.batch)
         sample = StreamSample(
             progress, self._attempt(progress), self._last, self._newest_savepoint(), is_alive
         )

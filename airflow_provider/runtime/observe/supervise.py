@@ -127,7 +127,7 @@ class SupervisingWatcher(RunWatcher):
         if progress is None:
             return DriverSample(lease.since, host, is_asked=asked)
         queries = {
-            name: sample_query(self._directory, name, reported.get("backlog"))
+            name: sample_query(self._directory, name, reported.backlog)
             for name, reported in progress.queries.items()
         }
         return DriverSample(lease.since, host, progress.at, queries, asked)

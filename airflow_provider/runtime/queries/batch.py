@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sources import SOURCE_OPTION, LossySource
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
+from airflow_provider.runtime.jobdir.query_reports import TaskCounts
 from airflow_provider.runtime.jobdir.run_options import COUNT
 from airflow_provider.runtime.queries.accounting import check_batch, checked_rows
-from airflow_provider.runtime.queries.batch_reports import own_report
+from airflow_provider.runtime.queries.batch_reports import Reading, own_report
 from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
@@ -26,7 +27,6 @@ from airflow_provider.runtime.queries.plan import (
     source_tag,
 )
 from airflow_provider.runtime.queries.row_policy import RowPolicy
-from airflow_provider.runtime.queries.running import Reading
 from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def count_tasks(stages: Collection[tuple[int, int]]) -> dict[str, int] | None:
+def count_tasks(stages: Collection[tuple[int, int]]) -> TaskCounts | None:
     """Return the sums over submitted stages, (tasks, done) each; None before the first."""
     if not stages:
         return None
-    return {
-        "stages": len(stages),
-        "stages_done": sum(done >= tasks for tasks, done in stages),
-        "tasks": sum(tasks for tasks, _ in stages),
-        "tasks_done": sum(min(done, tasks) for tasks, done in stages),
-    }
+    return TaskCounts(
+        stages=len(stages),
+        stages_done=sum(done >= tasks for tasks, done in stages),
+        tasks=sum(tasks for tasks, _ in stages),
+        tasks_done=sum(min(done, tasks) for tasks, done in stages),
+    )
 
 
 class BatchTasks:
@@ -70,7 +70,7 @@ class BatchTasks:
         self._jobs: dict[int, list[int]] = {}
         self._stages: dict[int, tuple[int, int]] = {}
 
-    def count(self) -> dict[str, int] | None:
+    def count(self) -> TaskCounts | None:
         from py4j.protocol import Py4JError
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -13,19 +14,21 @@ from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
-from airflow_provider.runtime.queries.running import Reading
 from airflow_provider.runtime.queries.spark_state import OperatorRows
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from airflow_provider.runtime.jobdir.query_reports import BatchSizing, TaskCounts
     from airflow_provider.runtime.sources.declared import SourceDefinition
 
 log = logging.getLogger(__name__)
 
+_ROWS_COUNTED: Final = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 _RUN: Final = "addBatch"  # a phase that only a batch has: a query that waits reports, too
 
 
@@ -38,7 +41,7 @@ class BatchReport(NamedTuple):
     """
 
     progress: dict[str, Any]
-    batch_sizing: dict[str, Any] | None = None
+    batch_sizing: BatchSizing | None = None
     unread_files: int | None = None
     late_rows: int | None = None
     counts: Mapping[str, int] = MappingProxyType({})
@@ -46,6 +49,31 @@ class BatchReport(NamedTuple):
 
     def backlog(self) -> dict[str, int] | None:
         return backlog_of(self.progress.get("sources", []), self.unread_files, self.sources)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How far a query has read, as far as Spark reports it.
+
+    Attributes:
+        batch: the last reported batch; None before the first one, and of a batch job.
+        watermark: of that batch, as ISO 8601; None without one.
+        operators: the stateful operators after that batch, in plan order.
+        backlog: unread input by measure; None if no source reports any.
+        tasks: the counts of a batch job's stages and tasks; None before the first stage.
+        batch_sizing: the size of the next batch and the reason; None if batches are not fitted.
+        idle: the sources that hold no watermark back, because they deliver no rows.
+        unread_input: input that was listed and not read, a sentence each.
+    """
+
+    batch: int | None = None
+    watermark: str | None = None
+    operators: tuple[OperatorRows, ...] = ()
+    backlog: Mapping[str, int] | None = None
+    tasks: TaskCounts | None = None
+    batch_sizing: BatchSizing | None = None
+    idle: tuple[str, ...] = ()
+    unread_input: tuple[str, ...] = ()
 
 
 class BatchReports:
@@ -174,6 +202,15 @@ def reading_of(
         ),
         backlog=backlog_of(spark.get("sources", ()), unread_files, declared),
     )
+
+
+def reported_state(spark: SparkSession, reading: Reading, batch: int) -> list[OperatorRows]:
+    """Return the operators of Spark's report of a batch; empty if it has none, or counts no rows.
+
+    With the setting off Spark reports 0 rows, whatever is there.
+    """
+    is_counted = str(spark.conf.get(_ROWS_COUNTED, "true")).lower() == "true"
+    return [*reading.operators] if is_counted and reading.batch == batch else []
 
 
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.jobdir.query_reports import BatchSizing, SourceLimit
 from airflow_provider.runtime.queries.plan import items, rows_of, source_of, source_scans
 from airflow_provider.runtime.sources.planned import keeps_its_end
 
@@ -426,7 +427,7 @@ class BatchSizer:
             self._said = self._say(LEFT, why, seconds)
             log.warning("query=%s has no batch sizing: %s", self._query, error)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> BatchSizing:
         return self._said
 
     def _pace(self, seconds: float, found: FoundLimits, execution: Any, jvm: Any) -> None:
@@ -453,16 +454,16 @@ class BatchSizer:
         if "addBatch" in spent and "triggerExecution" in spent:
             self._around_s = max(spent["triggerExecution"] - spent["addBatch"], 0) / 1000
 
-    def _say(self, decision: str, reason: str, seconds: float | None) -> dict[str, Any]:
-        return {
-            "target_s": self._target_s,
-            "last_batch_s": None if seconds is None else round(seconds, 3),
-            "fixed_s": round(self._controller.fixed_s, 3),
-            "decision": decision,
-            "reason": reason,
-            "sources": {
-                name: {"limit": limit.amount, "unit": limit.unit, "ceiling": limit.ceiling}
+    def _say(self, decision: str, reason: str, seconds: float | None) -> BatchSizing:
+        return BatchSizing(
+            target_s=self._target_s,
+            last_batch_s=None if seconds is None else round(seconds, 3),
+            fixed_s=round(self._controller.fixed_s, 3),
+            decision=decision,
+            reason=reason,
+            sources={
+                name: SourceLimit(limit.amount, limit.unit, limit.ceiling)
                 for name, limit in self._limits.items()
             },
-            "left": dict(self._found.left) if self._found is not None else {},
-        }
+            left=dict(self._found.left) if self._found is not None else {},
+        )

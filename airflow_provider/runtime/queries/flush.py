@@ -23,11 +23,11 @@ from airflow_provider.runtime.checkpoint.drain_step import (
 )
 from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.queries.batch_reports import reported_state
 from airflow_provider.runtime.queries.spark_state import (
     count_state,
     count_timers,
     read_state_operators,
-    reported_state,
 )
 from airflow_provider.runtime.storage.open import spark_url
 

@@ -15,7 +15,6 @@ missing                 consequence
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -24,35 +23,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.drain_step import StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.epoch_documents import LateRows
-    from airflow_provider.runtime.queries.batch_reports import BatchReport
+    from airflow_provider.runtime.queries.batch_reports import BatchReport, Reading
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.spark_state import OperatorRows
     from airflow_provider.runtime.sinks.committer import EpochCommitter
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How far a query has read, as far as Spark reports it.
-
-    Attributes:
-        batch: the last reported batch; None before the first one, and of a batch job.
-        watermark: of that batch, as ISO 8601; None without one.
-        operators: the stateful operators after that batch, in plan order.
-        backlog: unread input by measure; None if no source reports any.
-        tasks: the counts of a batch job's stages and tasks; None before the first stage.
-        batch_sizing: the size of the next batch and the reason; None if batches are not fitted.
-        idle: the sources that hold no watermark back, because they deliver no rows.
-        unread_input: input that was listed and not read, a sentence each.
-    """
-
-    batch: int | None = None
-    watermark: str | None = None
-    operators: tuple[OperatorRows, ...] = ()
-    backlog: Mapping[str, int] | None = None
-    tasks: dict[str, int] | None = None
-    batch_sizing: dict[str, Any] | None = None
-    idle: tuple[str, ...] = ()
-    unread_input: tuple[str, ...] = ()
 
 
 class RowTotals(Protocol):

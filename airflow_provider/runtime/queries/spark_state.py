@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.checkpoint.operator_kinds import WaitingRows
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
-    from airflow_provider.runtime.queries.running import Reading
 
 log = logging.getLogger(__name__)
 
 _BY_TIME: Final = "__event_time"
-_ROWS_COUNTED: Final = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +41,6 @@ def prepare_state(spark: SparkSession) -> None:
     before 4.3 nothing else does.
     """
     spark._jsparkSession.sessionState().streamingQueryManager()
-
-
-def reported_state(spark: SparkSession, reading: Reading, batch: int) -> list[OperatorRows]:
-    """Return the operators of Spark's report of a batch; empty if it has none, or counts no rows.
-
-    With the setting off Spark reports 0 rows, whatever is there.
-    """
-    is_counted = str(spark.conf.get(_ROWS_COUNTED, "true")).lower() == "true"
-    return [*reading.operators] if is_counted and reading.batch == batch else []
 
 
 def read_state_operators(

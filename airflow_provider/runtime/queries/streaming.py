@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
-    from airflow_provider.runtime.queries.batch_reports import BatchReport
+    from airflow_provider.runtime.queries.batch_reports import BatchReport, Reading
     from airflow_provider.runtime.queries.batch_sizing import BatchSizer
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.row_policy import RowPolicy
-    from airflow_provider.runtime.queries.running import Reading
     from airflow_provider.runtime.queries.watermarks import EventTimes
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 

@@ -290,7 +290,7 @@ class SampleDirectory(JobDirectory):
 
 class _History:
     def __init__(self, directory: JobDirectory, query: str, final: FinalCheckpoint) -> None:
-        query_id = str(final.queries[query]["query_id"])
+        query_id = str(final.queries[query].query_id)
         self._records = EpochRecords(directory.committables(query), query_id)
         self._logs = CheckpointLogs(directory.checkpoint(query))
         self._is_batch = final.mode == BATCH

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
 from airflow_provider.runtime.base.host import ProcessIdentity, identify
+from airflow_provider.runtime.base.typed_json import decode, encode
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, put_drain_intent
 from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
@@ -19,6 +20,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.identity import PATH, IdentityRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery, PublishedSink
 from airflow_provider.runtime.jobdir.requests import requests_of
 from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.jobdir.run_records import (
@@ -72,15 +74,12 @@ def a_final(
     run_id: str = "r1", *, outcome: str = FINISHED, batch: int | None = 0, epoch: int | None = 0
 ) -> FinalCheckpoint:
     """Return the final checkpoint of a run with one query."""
-    query = {
-        "query_id": QUERY_ID,
-        "batch_id": batch,
-        "watermark": None,
-        "finished": outcome == FINISHED,
-        "sources": [],
-        "operators": [],
-        "sinks": [{"name": "files:/out", "epoch": epoch, "rows": 3}],
-    }
+    query = FinalQuery(
+        query_id=QUERY_ID,
+        batch_id=batch,
+        finished=outcome == FINISHED,
+        sinks=(PublishedSink(name="files:/out", epoch=epoch, rows=3),),
+    )
     return FinalCheckpoint(
         job="daily_delays",
         run_id=run_id,
@@ -150,7 +149,7 @@ def an_exit(exit_code: int = 1, *lines: str) -> DriverEnd:
 
 
 def a_progress(**values: Any) -> ProgressRecord:
-    """Return a driver's report of a query that reads."""
+    """Return a driver's report of a query that reads; *values* are fields as JSON has them."""
     query = {
         "phase": "reading",
         "rows_read": 1234567,
@@ -167,7 +166,10 @@ def a_progress(**values: Any) -> ProgressRecord:
         "rows_per_second": 520000.4,
         "queries": {"daily": query},
     }
-    return ProgressRecord(**{**progress, **values})
+    raw = encode({**progress, **values})
+    raw["queries"] = {name: {"phase": "reading", **each} for name, each in raw["queries"].items()}
+    record: ProgressRecord = decode(ProgressRecord, raw)
+    return record
 
 
 def a_stop() -> StopRecord:

@@ -211,7 +211,7 @@ def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, location: Location, u
         paths = fetch(target, location.root / f"fetched-{mode}")
         rows = spark.read.parquet(str(location.root / f"fetched-{mode}")).select("v", "k").collect()
         assert [(n, "ab"[n % 2]) for n in range(4)] == sorted(tuple(row) for row in rows)
-        assert 4 == final.queries["out"]["sinks"][0]["rows"]
+        assert 4 == final.queries["out"].sinks[0].rows
         assert (4 if mode == "streaming" else 2) <= len(paths)
 
 

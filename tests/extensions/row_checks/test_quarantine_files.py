@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> JobDirectoryBuilder:
 
 
 def keep(job: JobDirectoryBuilder, sink: str, **lines: RecordLines) -> None:
-    account = dataclasses.replace(ACCOUNT, lines=lines).to_dict()
+    account = dataclasses.replace(ACCOUNT, lines=lines)
     query = {"sinks": [{"name": sink, "rows": 3, "quarantine": True}], "row_counts": account}
     a_progress(queries={"q": query}).put(job.run.storage, "progress.json")
 
@@ -141,9 +141,9 @@ def test_rows_are_written_once(job, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (RecordLines(header="id,name"), b'id,name\n{bad\n{"v":"\xc3\xa4"}\n'),
-        (RecordLines("ISO-8859-1", "|"), b'{bad|{"v":"\xe4"}|'),
-        (RecordLines("UTF-16LE"), '{bad\n{"v":"ä"}\n'.encode("utf-16-le")),
+        (RecordLines("UTF-8", "\n", "id,name"), b'id,name\n{bad\n{"v":"\xc3\xa4"}\n'),
+        (RecordLines("ISO-8859-1", "|", None), b'{bad|{"v":"\xe4"}|'),
+        (RecordLines("UTF-16LE", "\n", None), '{bad\n{"v":"ä"}\n'.encode("utf-16-le")),
     ],
 )
 def test_records_are_written_as_their_source_reads_them(job, tmp_path, lines, expected):
@@ -160,7 +160,7 @@ def test_records_are_written_as_their_source_reads_them(job, tmp_path, lines, ex
 
 def test_an_encoding_that_python_does_not_have_is_refused(job, tmp_path, capsys):
     """Nothing is written in another one, in which the source would read other letters."""
-    keep(job, f"files:{tmp_path / 'kept'}", orders=RecordLines("x-Johab"))
+    keep(job, f"files:{tmp_path / 'kept'}", orders=RecordLines("x-Johab", "\n", None))
 
     assert EXIT_USAGE == main(["quarantine", job.url, "--write", str(tmp_path / "fixed")])
     assert "encoding 'x-Johab' is Java's alone" in capsys.readouterr().err

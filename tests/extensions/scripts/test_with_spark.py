@@ -133,7 +133,7 @@ def test_each_batch_with_a_merge(spark, tmp_path):
     (tmp_path / "checkpoint" / "taken-over.json").unlink()  # by which no other job takes it over
     assert before == tree_of(tmp_path / "checkpoint")
     query = final.queries["upsert"]
-    assert [("for_each_batch:upsert", None)] == [(s["name"], s["rows"]) for s in query["sinks"]]
+    assert [("for_each_batch:upsert", None)] == [(sink.name, sink.rows) for sink in query.sinks]
     assert 1 == final.rows_read
     (saved,) = find_savepoints(open_storage(str(tmp_path / "job" / "savepoints")))[0]
     assert "upgrade" == saved.record.origin
@@ -218,7 +218,7 @@ def test_an_output_of_sparks_own_goes_on(spark, tmp_path, caplog):
 
     assert flights_of(0, 1, 2, 3, 4) == rows_in(spark, tmp_path / "plain" / "out")
     assert ["SUSPENDED", "FINISHED"] == [middle.outcome, last.outcome]
-    assert f"spark:parquet:{tmp_path}/plain/out" == last.queries["out"]["sinks"][0]["name"]
+    assert f"spark:parquet:{tmp_path}/plain/out" == last.queries["out"].sinks[0].name
     assert any("_spark_metadata" in record.getMessage() for record in caplog.records)
 
 

@@ -33,8 +33,8 @@ from airflow_provider.extensions.state_tools import (
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.queries.batch_reports import reading_of
-from airflow_provider.runtime.queries.spark_state import read_state_operators, reported_state
+from airflow_provider.runtime.queries.batch_reports import reading_of, reported_state
+from airflow_provider.runtime.queries.spark_state import read_state_operators
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.present import present
