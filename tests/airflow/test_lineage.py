@@ -16,12 +16,13 @@ from handmade_streams import Stream
 from services import HERE, run_dag, wait_for
 
 from airflow_provider.extensions.warm_drivers.matching import FixedSettings
-from airflow_provider.operators.lineage import datasets_of_run
+from airflow_provider.operators.lineage import RowCheck, datasets_of_run
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.sinks import Dataset
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.query_reports import FinalQuery, PublishedSink
+from airflow_provider.runtime.jobdir.row_counts import RowCounts, RuleCount
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.testing.job_directories import a_final, a_progress, a_run, an_attempt
 
@@ -42,7 +43,11 @@ def said(*sources: Dataset, sink: str = "files:/out", out: Dataset = OUT) -> dic
 
 
 def ended(
-    folder: Path, datasets: Mapping[str, Any], read: Mapping[str, int], **final: Any
+    folder: Path,
+    datasets: Mapping[str, Any],
+    read: Mapping[str, int],
+    row_counts: RowCounts | None = None,
+    **final: Any,
 ) -> JobDirectory:
     """Make a job with one run that has ended."""
     job = Job(folder, "r1")
@@ -56,6 +61,7 @@ def ended(
             query_id=f"id-{name}",
             batch_id=1,
             sinks=(PublishedSink(name="files:/out", epoch=1, rows=3),),
+            row_counts=row_counts or RowCounts(),
         )
         for name in datasets
     }
@@ -70,6 +76,18 @@ def test_a_run_has_the_rows_of_its_queries(tmp_path: Path) -> None:
     found = datasets_of_run(directory, "r1")
 
     assert ({IN: 7}, {OUT: 6}) == (found.inputs, found.outputs)
+
+
+def test_each_query_has_the_checks_of_its_own_sources(tmp_path: Path) -> None:
+    """Not only the first query of a run."""
+    counts = RowCounts(rejected={"s0": RuleCount(5, 1, "count")})
+    read = {"a": 5, "b": 2}
+    directory = ended(tmp_path, {"a": said(IN), "b": said(ALSO)}, read, row_counts=counts)
+
+    found = datasets_of_run(directory, "r1")
+
+    records = [RowCheck("records of s0", 5, 1, "count")]
+    assert {IN: records, ALSO: records} == found.checks
 
 
 def test_rows_that_are_not_known_are_not_guessed(tmp_path: Path) -> None:

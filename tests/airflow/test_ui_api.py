@@ -33,6 +33,7 @@ from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base import extensions
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.errors import ConfigError, redaction
 from airflow_provider.runtime.errors.redaction import Secrets
 from airflow_provider.runtime.failures.classify import classify
@@ -970,7 +971,7 @@ def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
 
 
 def test_kept_rows_are_a_tab_of_a_job_that_keeps_some(page: Page) -> None:
-    """Its documents are served as they are; the quarantined rows are no output."""
+    """Its documents are served; the quarantined rows are no output."""
     account = {"rows_read": 12, "taken": 3, "quarantined": 5, "uncounted": []}
     sinks = [
         {"name": "out", "epoch": 3, "rows": 7},
@@ -984,10 +985,12 @@ def test_kept_rows_are_a_tab_of_a_job_that_keeps_some(page: Page) -> None:
     overview = page.get("finished", "overview")
     kept, _ = page.get("finished", "tabs/quarantine")["sections"]
 
+    shown = overview["final"]["queries"]["daily"]
     assert (7, account) == (
         overview["job"]["rows_written"],
-        overview["final"]["queries"]["daily"]["row_counts"],
+        {name: shown["row_counts"][name] for name in account},
     )
+    assert [False, True] == [sink["quarantine"] for sink in shown["sinks"]]
     tab = {"name": "quarantine", "title": "Quarantined rows"}
     assert tab in page.get("finished", "tabs")["tabs"]
     assert tab not in page.get("failed", "tabs")["tabs"]
@@ -1152,7 +1155,8 @@ def test_a_reason_begins_with_what_has_failed(page: Page) -> None:
 def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Page) -> None:
     """Not what its driver has reported before it was drained."""
     job = page.jobs["finished"].at_work()
-    operators = [{"id": 0, "name": "0", "kind": "stateStoreSave", "state_rows": 0, "late_rows": 3}]
+    operator = {"id": 0, "name": "0", "kind": "stateStoreSave", "finish_state": "finished"}
+    operators = [{**operator, "state_rows": 0, "late_rows": 3}]
     end = "9999-12-31T23:59:59.999Z"
     query = {"query_id": "q1", "batch_id": 3, "watermark": end, "sinks": [], "operators": operators}
     final = json.loads(job.run.storage.read("final.json"))
@@ -1166,7 +1170,7 @@ def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Pag
         head["watermark"],
         head["watermark_lag_s"],
     )
-    assert {"daily": query} == overview["final"]["queries"]
+    assert encode(present(job.run.final()).queries) == overview["final"]["queries"]
 
 
 def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.query_reports import PublishedSource
 from airflow_provider.runtime.observe.completeness import describe_running
@@ -91,12 +92,16 @@ def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> No
     """
     job = JobDirectoryBuilder(tmp_path).begin().request_run()
     job.spark.begin().run(0).run(1)
-    queries = {"q": {"backlog": None, "rows_read": 3}}
+    operator = {"id": 0, "name": "hours", "kind": "stateStoreSave", "finish_state": "running"}
+    queries = {"q": {"backlog": None, "rows_read": 3, "operators": [{**operator, "late_rows": 3}]}}
 
-    progress = a_progress(queries=queries, late_rows=3, lost_rows=4)
+    progress = a_progress(queries=queries, late_rows=3, late_minimum=True, lost_rows=4)
     document = describe_running(job.directory, a_snapshot(progress=progress))
 
     assert (3, 4) == (document.late_rows, document.lost_rows)
+    late, _ = describe_dropped_rows(document)
+    assert late.startswith("at least 3 rows")
+    assert late.endswith("3 by operator hours of query q")
     query = document.queries["q"]
     assert (1, ()) == (query.batch_id, query.sinks)
     assert (PublishedSource(name=None, end_offset={"logOffset": 0}),) == query.sources
