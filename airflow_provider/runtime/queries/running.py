@@ -136,7 +136,12 @@ class Stream(Query, Protocol):
 
 
 def publish(query: Query) -> None:
-    """Publish what the query has committed, and Spark has not published by itself."""
+    """Publish what the query has committed, and Spark has not published by itself. Idempotent.
+
+    Raises:
+        LeaseLostError: another driver has taken over, and publishes the rest.
+        SinkError: a sink failed; the next start continues.
+    """
     if query.committer is not None:
         query.committer.commit_through(query.logs.position().last_commit)
 
