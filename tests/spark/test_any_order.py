@@ -97,7 +97,7 @@ def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, location):
     final, _ = run(spark, location, "streaming", "stream")
 
     for name, query in final.queries.items():  # of two windows the first one drops them
-        assert sum(operator["late_rows"] for operator in query["operators"]) > 0, name
+        assert sum(operator.late_rows for operator in query.operators) > 0, name
 
 
 @pytest.mark.long
@@ -114,7 +114,7 @@ def test_each_operator_keeps_the_rows_that_it_drops(spark, location, seed, files
 
     for name in QUERIES:
         rows = quarantined_rows(kept / name)
-        late = sum(operator["late_rows"] for operator in final.queries[name]["operators"])
+        late = sum(operator.late_rows for operator in final.queries[name].operators)
         assert late == len(rows) > 0, name
         assert {"late"} == {row["kind"] for row in rows}
         found = [json.loads(row["row"]) for row in rows]
@@ -149,12 +149,10 @@ def test_a_join_behind_another_operator_keeps_the_rows_of_its_other_side(spark, 
         late="quarantine",
     )
 
-    operators = final.queries["out"]["operators"]
+    operators = final.queries["out"].operators
     rows = quarantined_rows(location.root / "kept")
-    assert all(operator["late_rows"] > 0 for operator in operators)
-    assert {o["name"]: o["late_rows"] for o in operators} == Counter(
-        row["location"] for row in rows
-    )
+    assert all(operator.late_rows > 0 for operator in operators)
+    assert {o.name: o.late_rows for o in operators} == Counter(row["location"] for row in rows)
     assert {("k", "time", "v"), ("a `time", "k", "v")} == {
         tuple(sorted(json.loads(row["row"]))) for row in rows
     }

@@ -107,7 +107,7 @@ def test_both_modes_give_what_plain_python_gives(spark, location, job, mode):
 
     assert SAME_IN_BOTH[job]() == read_with_pandas(location.output)
     assert ("FINISHED", mode.upper()) == (final.outcome, final.mode)
-    assert len(SAME_IN_BOTH[job]()) == final.queries["out"]["sinks"][0]["rows"]
+    assert len(SAME_IN_BOTH[job]()) == final.queries["out"].sinks[0].rows
 
 
 CANNOT = {
@@ -210,7 +210,7 @@ def test_a_rolling_count_is_written_once_per_key(spark, location):
         final = run(spark, location, "rolling", mode="automatic", params={"location": url})
         with psycopg.connect(url) as connection:
             assert counts == dict(connection.execute("SELECT k, n FROM counts").fetchall())
-        assert ("BATCH", len(counts)) == (final.mode, final.queries["out"]["sinks"][0]["rows"])
+        assert ("BATCH", len(counts)) == (final.mode, final.queries["out"].sinks[0].rows)
 
         # Two rows of one key in an epoch are refused, so that only one file can be a batch here.
         other = elsewhere(location)
@@ -239,14 +239,14 @@ def test_a_batch_run_is_finished_and_drained(spark, location):
     assert ["STREAMING", "BATCH"] == json.loads(location.trace.read_text())
     query = final.queries["out"]
     assert ("FINISHED", "BATCH", 4) == (final.outcome, final.mode, final.rows_read)
-    assert (0, None, True, []) == (
-        query["batch_id"],
-        query["watermark"],
-        query["finished"],
-        query["operators"],
+    assert (0, None, True, ()) == (
+        query.batch_id,
+        query.watermark,
+        query.finished,
+        query.operators,
     )
-    assert [("events", True)] == [(s["name"], s["finished"]) for s in query["sources"]]
-    assert [0] == [sink["epoch"] for sink in query["sinks"]]
+    assert [("events", True)] == [(s.name, s.finished) for s in query.sources]
+    assert [0] == [sink.epoch for sink in query.sinks]
     assert not location.checkpoint().exists()
     before = paths_under(location.root)
     assert final == run(spark, location, "modes_seen", mode="automatic", params=params, run_id="r1")
@@ -386,7 +386,7 @@ def test_a_batch_job_is_cancelled_in_its_middle(spark, location):
     seen = []
 
     def stop_when_it_runs(record):
-        seen.append(record.queries["out"]["phase"])
+        seen.append(record.queries["out"].phase)
         if spark.sparkContext.statusTracker().getActiveStageIds():
             stop.set()
 
@@ -416,7 +416,7 @@ def test_a_batch_run_is_replayed(spark, location):
 
     assert ["BATCH", "BATCH"] == [first.mode, second.mode]
     assert windows_of([*EVENTS, (44, "d", 5)]) == read_with_pandas(location.output)
-    ids = [run.queries["out"]["query_id"] for run in (first, second)]
+    ids = [run.queries["out"].query_id for run in (first, second)]
     assert ids[0] != ids[1]
 
 

@@ -84,13 +84,13 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, location, job, sto
         read_everywhere(spark, location.output)
     )
     query = final.queries["out"]
-    assert ("FINISHED", True, END_OF_TIME) == (final.outcome, query["finished"], query["watermark"])
-    assert [(0, True)] * len(query["operators"]) == [
-        (operator["state_rows"], operator["finished"]) for operator in query["operators"]
+    assert ("FINISHED", True, END_OF_TIME) == (final.outcome, query.finished, query.watermark)
+    assert [(0, True)] * len(query.operators) == [
+        (operator.state_rows, operator.finished) for operator in query.operators
     ]
-    assert query["operators"]
-    assert all(source["finished"] for source in query["sources"])
-    assert len(truth) == query["sinks"][0]["rows"]
+    assert query.operators
+    assert all(source.finished for source in query.sources)
+    assert len(truth) == query.sinks[0].rows
     rows_in = len(ALL) + (sum(map(len, CLICKED)) if job in JOINS else 0)
     assert rows_in == final.rows_read
     state = state_of(spark, location.checkpoint())

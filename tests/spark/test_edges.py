@@ -75,8 +75,8 @@ def test_an_empty_input_is_finished_at_once(spark, location):
 
     assert ("FINISHED", 0) == (final.outcome, final.rows_read)
     query = final.queries["out"]
-    assert (None, None, True) == (query["batch_id"], query["watermark"], query["finished"])
-    assert [(None, 0)] == [(sink["epoch"], sink["rows"]) for sink in query["sinks"]]
+    assert (None, None, True) == (query.batch_id, query.watermark, query.finished)
+    assert [(None, 0)] == [(sink.epoch, sink.rows) for sink in query.sinks]
     assert [] == list(location.root.glob("output/*"))
 
 
@@ -90,7 +90,7 @@ def test_a_file_without_rows_is_an_input_too(spark, location):
     assert ("FINISHED", 0, 0) == (
         final.outcome,
         final.rows_read,
-        final.queries["out"]["sinks"][0]["rows"],
+        final.queries["out"].sinks[0].rows,
     )
     assert {name: [] for name in read_everywhere(spark, location.output)} == (
         read_everywhere(spark, location.output)
@@ -123,9 +123,9 @@ def test_the_number_of_batches_does_not_show(spark, location, params, batches):
 
     truth = windows_of([*FEW, *MORE, *LAST])
     assert truth == read_with_pandas(location.output)
-    assert (8, len(truth)) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
+    assert (8, len(truth)) == (final.rows_read, final.queries["out"].sinks[0].rows)
     # After them the drain batch, and none without input before it; the first is batch 0.
-    assert batches + 1 == final.queries["out"]["batch_id"]
+    assert batches + 1 == final.queries["out"].batch_id
 
 
 def test_a_query_without_state_needs_no_drain(spark, location):
@@ -136,13 +136,13 @@ def test_a_query_without_state_needs_no_drain(spark, location):
 
     assert rows_after_start(*FEW, *MORE) == read_with_pandas(location.output)
     query = final.queries["out"]
-    assert ("FINISHED", True, 1, []) == (
+    assert ("FINISHED", True, 1, ()) == (
         final.outcome,
-        query["finished"],
-        query["batch_id"],
-        query["operators"],
+        query.finished,
+        query.batch_id,
+        query.operators,
     )
-    assert (6, 6) == (final.rows_read, query["sinks"][0]["rows"])
+    assert (6, 6) == (final.rows_read, query.sinks[0].rows)
 
 
 @pytest.mark.long
@@ -155,7 +155,7 @@ def test_rows_that_are_late_are_read_and_dropped(spark, location):
     final = location.run(spark, "tumbling_window", params=ONE_BY_ONE)
 
     assert windows_of([(100, "a", 1), (101, "a", 2)]) == read_with_pandas(location.output)
-    assert (5, 1) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
+    assert (5, 1) == (final.rows_read, final.queries["out"].sinks[0].rows)
     assert {"0:stateStoreSave:default": 0} == state_of(spark, location.checkpoint())
 
 
@@ -171,8 +171,8 @@ def test_several_queries_finish_together(spark, location):
     assert windows_of([*FEW, *MORE]) == read_with_pandas(location.output / "windows")
     assert rows_after_start(*FEW, *MORE) == read_with_pandas(location.output / "rows")
     assert {"windows", "rows"} == final.queries.keys()
-    assert [True, True] == [query["finished"] for query in final.queries.values()]
-    assert END_OF_TIME == final.queries["windows"]["watermark"]
+    assert [True, True] == [query.finished for query in final.queries.values()]
+    assert END_OF_TIME == final.queries["windows"].watermark
     assert 12 == final.rows_read  # each query reads the input for itself
 
 
@@ -188,9 +188,9 @@ def test_several_sinks_share_every_epoch(spark, location):
     columns = ["start", "k", "n", "total"]
     in_json = spark.read.json(str(location.output / "two")).select(columns)
     assert truth == plain(in_json.collect())
-    sinks = final.queries["out"]["sinks"]
-    assert [len(truth)] * 2 == [sink["rows"] for sink in sinks]
-    assert 1 == len({sink["epoch"] for sink in sinks})
+    sinks = final.queries["out"].sinks
+    assert [len(truth)] * 2 == [sink.rows for sink in sinks]
+    assert 1 == len({sink.epoch for sink in sinks})
     assert 6 == final.rows_read
 
 
@@ -210,7 +210,7 @@ def test_partitions_become_folders(spark, location):
         found = connection.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [pattern])
         assert truth == plain(found.fetchall())
     assert truth == plain(spark.read.parquet(str(location.output)).select(columns).collect())
-    assert len(truth) == final.queries["out"]["sinks"][0]["rows"]
+    assert len(truth) == final.queries["out"].sinks[0].rows
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_every_format_is_written(spark, location, file_format):
     truth = windows_of([*FEW, *MORE])
     schema = "start long, k string, n long, total long"
     assert truth == read_with_spark(spark, location.output, file_format, schema=schema)
-    assert ["windows"] == [operator["name"] for operator in final.queries["out"]["operators"]]
+    assert ["windows"] == [operator.name for operator in final.queries["out"].operators]
 
 
 @pytest.mark.long
@@ -238,7 +238,7 @@ def test_a_source_united_with_itself(spark, location):
     final = location.run(spark, "united_with_itself")
 
     assert windows_of([*FEW, *FEW, *MORE, *MORE]) == read_with_pandas(location.output)
-    ends = [(s["name"], s["end_offset"]) for s in final.queries["out"]["sources"]]
+    ends = [(s.name, s.end_offset) for s in final.queries["out"].sources]
     assert [("events", {"logOffset": 0})] * 2 == ends
 
 
@@ -250,8 +250,8 @@ def test_a_source_joined_with_itself(spark, location):
     final = location.run(spark, "joined_with_itself")
 
     assert rows_after_start(*FEW, *MORE) == read_with_pandas(location.output)
-    assert {"events"} == {source["name"] for source in final.queries["out"]["sources"]}
-    assert [0] == [operator["state_rows"] for operator in final.queries["out"]["operators"]]
+    assert {"events"} == {source.name for source in final.queries["out"].sources}
+    assert [0] == [operator.state_rows for operator in final.queries["out"].operators]
 
 
 @pytest.mark.long
@@ -264,7 +264,7 @@ def test_two_sources_of_different_length(spark, location):
     final = location.run(spark, "two_sources", params=params)
 
     assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(location.output)
-    ends = {s["name"]: s["end_offset"] for s in final.queries["out"]["sources"]}
+    ends = {s.name: s.end_offset for s in final.queries["out"].sources}
     assert {"one": {"logOffset": 0}, "other": {"logOffset": 1}} == ends
     assert 8 == final.rows_read
 
@@ -286,18 +286,18 @@ def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, location):
 
     assert ("SUSPENDED", False, 6) == (
         first.outcome,
-        first.queries["out"]["finished"],
+        first.queries["out"].finished,
         first.rows_read,
     )
-    assert sum(held.values()) == first.queries["out"]["operators"][0]["state_rows"] > 0
+    assert sum(held.values()) == first.queries["out"].operators[0].state_rows > 0
     assert ("FINISHED", True, 2) == (
         second.outcome,
-        second.queries["out"]["finished"],
+        second.queries["out"].finished,
         second.rows_read,
     )
     truth = windows_of([*FEW, *MORE, *LAST])
     assert truth == read_with_pandas(location.output)
-    assert len(truth) == sum(run.queries["out"]["sinks"][0]["rows"] for run in (first, second))
+    assert len(truth) == sum(run.queries["out"].sinks[0].rows for run in (first, second))
 
 
 @pytest.mark.long
@@ -411,7 +411,7 @@ def test_the_job_finishes_before_its_last_rows_are_published(spark, location):
 
     final = location.run(spark, "traced", params=params)
 
-    rows = final.queries["out"]["sinks"][0]["rows"]
+    rows = final.queries["out"].sinks[0].rows
     word, close = location.noted()
     published = int(word.removeprefix("finish:"))
     assert "close" == close
@@ -516,7 +516,7 @@ def test_a_stream_opened_by_the_job_itself_has_no_end(spark, location):
     assert "SUSPENDED" == final.outcome
     assert rows_after_start(*FEW) == read_with_pandas(location.output)
     assert [(False, False)] == [
-        (source["bounded"], source["finished"]) for source in final.queries["out"]["sources"]
+        (source.bounded, source.finished) for source in final.queries["out"].sources
     ]
 
 

@@ -23,7 +23,7 @@ def test_a_source_that_tells_its_end_by_reads_is_read_to_its_end(spark, location
     assert ("FINISHED", 3000, True) == (
         final.outcome,
         final.rows_read,
-        final.queries["out"]["sources"][0]["finished"],
+        final.queries["out"].sources[0].finished,
     )
 
 

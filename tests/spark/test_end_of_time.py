@@ -50,7 +50,7 @@ def test_rows_at_the_end_of_time_are_flushed(spark, location, job):
 
     assert sorted(TRUTHS[job]) == read_with_pandas(location.output)
     assert "FINISHED" == final.outcome
-    assert "+294147-02-03T04:00:54.775Z" == final.queries["out"]["watermark"]
+    assert "+294147-02-03T04:00:54.775Z" == final.queries["out"].watermark
     assert {0} == set(state_of(spark, location.checkpoint()).values())
 
 
@@ -144,14 +144,14 @@ def test_a_timer_that_renews_itself_fires_once_in_the_drain(spark, location, cap
 
     final = location.run(spark, job, params=params, conf=FORMATS[store])
 
-    operators = final.queries["out"]["operators"]
-    ignored = [each["ignored_timers"] for each in operators]
+    operators = final.queries["out"].operators
+    ignored = [each.ignored_timers for each in operators]
     renewed = [2, 0] if job == "windowed_timers" else [2] * len(operators)
     assert ("FINISHED", renewed) == (final.outcome, ignored)
     assert sum(ignored) == final.ignored_timers
     assert f"{sum(ignored)} timers that callbacks registered while the job" in caplog.text
     fired = [] if job == "chained_timers" and params["after"] == "watermark" else ["a", "b"]
-    assert len(fired) == final.queries["out"]["sinks"][0]["rows"]
+    assert len(fired) == final.queries["out"].sinks[0].rows
     if fired:
         assert fired == sorted(row[0] for row in read_with_pandas(location.output))
 
@@ -192,5 +192,5 @@ def test_state_that_waits_for_nothing_is_an_end(spark, location):
 
     assert ("FINISHED", [3]) == (
         final.outcome,
-        [operator["state_rows"] for operator in final.queries["out"]["operators"]],
+        [operator.state_rows for operator in final.queries["out"].operators],
     )

@@ -67,7 +67,7 @@ def test_attempts_go_on_in_one_history(spark, location):
     batches = history.batches
     with_rows = [batch for batch in batches if batch.rows]
     drained = batches[-1]
-    assert final.queries["out"]["batch_id"] == drained.batch
+    assert final.queries["out"].batch_id == drained.batch
     assert [*range(len(batches))] == [batch.batch for batch in batches]
     assert [2, 2, 2, 1, 2] == [batch.rows for batch in with_rows]
     assert [1, 1, 1, 3, 3] == [batch.attempt for batch in with_rows]

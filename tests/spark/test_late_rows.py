@@ -69,7 +69,7 @@ def test_late_rows_are_said_everywhere(spark, copied, capsys, caplog):
     assert ROWS * 4 == counted(copied)
     assert ("FINISHED", 2000, ROWS) == (final.outcome, final.rows_read, final.late_rows)
     assert [ROWS] * 4 == [
-        final.queries["out"]["operators"][0]["late_rows"],
+        final.queries["out"].operators[0].late_rows,
         run["final"]["late_rows"],
         run["progress"]["late_rows"],
         run["progress"]["queries"]["out"]["operators"][0]["late_rows"],

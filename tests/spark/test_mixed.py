@@ -111,7 +111,7 @@ def test_results_flow_on_when_one_side_of_a_join_has_ended(spark, location):
 
     assert "FINISHED" == final.outcome
     assert joined(live(4)) == read_with_pandas(location.output)
-    assert 0 == sum(op["state_rows"] for op in final.queries["out"]["operators"])
+    assert 0 == sum(op.state_rows for op in final.queries["out"].operators)
 
 
 @pytest.mark.whole
@@ -217,7 +217,7 @@ def test_a_bounded_query_ends_beside_one_that_goes_on(spark, location):
         final = driver.end()
 
     assert "SUSPENDED" == suspended.outcome
-    assert [True, False] == [suspended.queries[q]["finished"] for q in ("past", "live")]
+    assert [True, False] == [suspended.queries[q].finished for q in ("past", "live")]
     assert ("FINISHED", written) == (final.outcome, sorted(location.output.rglob("past/*")))
     assert windows_of(live(4)) == read_with_pandas(location.output / "live")
 

@@ -126,7 +126,7 @@ def test_a_pipeline_that_has_finished_emits_nothing_again(spark, location):
 
     other = Location(location.root / "other")
     final = job.run(other, from_savepoint=savepoint.url)
-    assert ("FINISHED", True) == (final.outcome, final.queries["a"]["finished"])
+    assert ("FINISHED", True) == (final.outcome, final.queries["a"].finished)
     assert [] == job.rows("a", other)
     assert TRUTH["b"] == sorted([*at_save, *job.rows("b", other)])
 
@@ -271,8 +271,8 @@ def run_to_its_end(spark: Any, location: Location, requests: list[Asked]) -> int
         final = driver.end()
     while final.outcome != "FINISHED":
         final = location.run(spark, "tumbling_window", params={"files_per_batch": "1"})
-    (source,) = final.queries["out"]["sources"]
-    return int(source["end_offset"]["logOffset"]) + 1
+    (source,) = final.queries["out"].sources
+    return int(source.end_offset["logOffset"]) + 1
 
 
 def check_restores(spark: Any, location: Location, savepoint: Savepoint, read: int) -> None:

@@ -12,12 +12,12 @@ import pytest
 from streams import START, Location, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.base.typed_json import encode
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, RunCancelledError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_reports import FinalQuery, QueryProgress
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -43,10 +43,10 @@ def everything_in(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def marks_in(query: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+def marks_in(query: QueryProgress | FinalQuery) -> tuple[dict[Any, str], dict[Any, str]]:
     sources, operators = (
-        {part["name"]: part["finish_state"] for part in query[kind]}
-        for kind in ("sources", "operators")
+        {part.name: part.finish_state for part in parts}
+        for parts in (query.sources, query.operators)
     )
     return sources, operators
 
@@ -60,7 +60,7 @@ def half_way(spark: Any, location: Location) -> tuple[Location, dict[str, Any]]:
 
     def stop_when_a_has_finished(progress: Any) -> None:
         commits = location.checkpoint("b") / "commits" / "0"
-        if progress.queries["a"]["phase"] == "committing" and commits.exists():
+        if progress.queries["a"].phase == "committing" and commits.exists():
             seen.append(progress.queries)
             stop.set()
 
@@ -143,7 +143,7 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     assert "query=a started" not in caplog.text
     assert "FINISHED" == final.outcome
     assert [(*ended,), ({"b": "finished", "c": "finished"}, {"distinct": "finished"})] == [
-        marks_in(encode(final.queries[name])) for name in ("a", "b")
+        marks_in(final.queries[name]) for name in ("a", "b")
     ]
     assert windows_of(A) == read_with_pandas(location.output / "a")
     assert B_AND_C == read_with_pandas(location.output / "b")

@@ -13,6 +13,7 @@ from streams import START, Location, read_with_pandas, write_events
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.query_reports import BatchSizing
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present
 
@@ -31,14 +32,14 @@ def write_files(location: Location, files: int, *, width: int) -> list[tuple[int
     return sorted((START + t, v) for t, _, v in rows)
 
 
-def run(spark: Any, location: Location, **asked: Any) -> tuple[list[int], list[dict[str, Any]]]:
+def run(spark: Any, location: Location, **asked: Any) -> tuple[list[int], list[BatchSizing]]:
     """Run the slow job; return the rows of each batch, and what progress said of its pace."""
-    said: dict[int, dict[str, Any]] = {}
+    said: dict[int, BatchSizing] = {}
 
     def note(progress: Any) -> None:
         query = progress.queries["out"]
-        if query["batch_sizing"]["last_batch_s"] is not None:
-            said[query["rows_read"]] = query["batch_sizing"]
+        if query.batch_sizing.last_batch_s is not None:
+            said[query.rows_read] = query.batch_sizing
 
     ask = location.ask("slow_rows", target_batch_s=TARGET_S, **asked)
     run_job(ask, spark=spark, on_progress=note)
@@ -78,17 +79,17 @@ def test_batches_come_to_take_the_target_time(spark, location, files, width, par
 
     print(batches, *said, sep="\n")  # for whoever looks into a failure
     assert expected == read_with_pandas(location.output)
-    steady_s = statistics.median(batch_sizing["last_batch_s"] for batch_sizing in said[WARM_UP:])
+    steady_s = statistics.median(present(each.last_batch_s) for each in said[WARM_UP:])
     steady_rows = statistics.median(batches[WARM_UP:-1])
     assert TARGET_S == pytest.approx(steady_s, rel=0.4)
     if params:
         assert 7000 == max(batches)
         assert steady_rows < 7000 / 1.5
-        assert "files" == said[-1]["sources"]["events"]["unit"]
+        assert "files" == said[-1].sources["events"].unit
     else:
         assert batches[0] < 600
         assert batches[0] * 2 < steady_rows
-        assert "bytes" == said[-1]["sources"]["events"]["unit"]
+        assert "bytes" == said[-1].sources["events"].unit
 
 
 @pytest.mark.soak
@@ -112,8 +113,8 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, locati
     batches = batches_of(location)
     assert 3000 == batches[0]
     assert max(batches[2:]) <= 2000
-    (source,) = seen[-1]["batch_sizing"]["sources"].values()
-    assert ("rows", 3000) == (source["unit"], source["ceiling"])
+    (source,) = seen[-1].batch_sizing.sources.values()
+    assert ("rows", 3000) == (source.unit, source.ceiling)
 
 
 def test_what_cannot_be_paced_is_left_alone_and_said(spark, location):
@@ -132,10 +133,10 @@ def test_what_cannot_be_paced_is_left_alone_and_said(spark, location):
     )
     assert [100, 100] == batches_of(location)
     queries = [progress.queries["out"] for progress in seen]
-    assert [q["rows_read"] for q in queries] == [q["sinks"][0]["rows"] for q in queries]
-    assert (200, False) == (queries[-1]["sinks"][0]["rows"], seen[-1].rows_minimum)
-    batch_sizing = seen[-1].queries["out"]["batch_sizing"]
+    assert [q.rows_read for q in queries] == [q.sinks[0].rows for q in queries]
+    assert (200, False) == (queries[-1].sinks[0].rows, seen[-1].rows_minimum)
+    batch_sizing = seen[-1].queries["out"].batch_sizing
     assert ("left alone", {"events": "switched off for this source"}) == (
-        batch_sizing["decision"],
-        batch_sizing["left"],
+        batch_sizing.decision,
+        batch_sizing.left,
     )

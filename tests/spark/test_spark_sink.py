@@ -31,11 +31,11 @@ def test_the_last_windows_are_written_before_the_job_is_finished(spark, location
     query = final.queries["out"]
     assert ("FINISHED", True, 0) == (
         final.outcome,
-        query["finished"],
-        query["operators"][0]["state_rows"],
+        query.finished,
+        query.operators[0].state_rows,
     )
-    assert [len(windows_of([*EVENTS, *LATER]))] == [sink["rows"] for sink in query["sinks"]]
-    assert [f"spark:parquet:{location.output}"] == [sink["name"] for sink in query["sinks"]]
+    assert [len(windows_of([*EVENTS, *LATER]))] == [sink.rows for sink in query.sinks]
+    assert [f"spark:parquet:{location.output}"] == [sink.name for sink in query.sinks]
     assert (len([*EVENTS, *LATER]), True, 0) == (
         final.rows_read,
         final.rows_minimum,

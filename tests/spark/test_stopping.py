@@ -58,7 +58,7 @@ def test_a_stopped_job_goes_on_as_if_it_never_had(spark, location, tmp_path):
 
     assert ("SUSPENDED", savepoint_url(location)) == (answer.outcome, answer.savepoint)
     assert ("SUSPENDED", savepoint_url(location)) == (final.outcome, final.savepoint)
-    assert not final.queries["out"]["finished"]
+    assert not final.queries["out"].finished
     at_stop = read_with_pandas(location.output)
     assert set(at_stop) < set(windows_of(EVENTS[:6]))
     assert not open_savepoint(savepoint_url(location)).record.drained
@@ -87,7 +87,7 @@ def test_a_drained_job_is_done(spark, location):
         final = driver.end()
 
     assert ("FINISHED", savepoint_url(location)) == (answer.outcome, answer.savepoint)
-    assert final.queries["out"]["finished"]
+    assert final.queries["out"].finished
     assert windows_of(EVENTS) == read_with_pandas(location.output)
     word, close = location.noted()
     assert "close" == close
@@ -139,7 +139,7 @@ def test_a_stop_cuts_a_long_batch_short_if_it_may(spark, location):
         final = driver.end()
 
     assert "SUSPENDED" == answer.outcome
-    assert held - 1 == final.queries["out"]["batch_id"]
+    assert held - 1 == final.queries["out"].batch_id
     assert took < 10, "the batch would have waited for ever"
     assert open_savepoint(savepoint_url(location)).record.queries["out"].planned
 
@@ -169,7 +169,7 @@ def test_a_batch_that_begins_after_the_request_to_stop_is_not_lost(spark, locati
         answer = request.wait(CLOCK, 60)
         final = driver.end()
 
-    assert ("SUSPENDED", 0) == (answer.outcome, final.queries["out"]["batch_id"])
+    assert ("SUSPENDED", 0) == (answer.outcome, final.queries["out"].batch_id)
     assert 1 == logs.position().open_batch, "it was planned"
     location.run(spark, "gated", params={**params, "bounded": "yes"})
     assert windows_of(EVENTS) == read_with_pandas(location.output)
@@ -292,7 +292,7 @@ def test_a_chain_ends_with_one_final_checkpoint(spark, location):
     final = location.run(spark, "chain")
 
     assert "FINISHED" == final.outcome
-    assert all(query["finished"] for query in final.queries.values())
+    assert all(query.finished for query in final.queries.values())
     assert windows_of(EVENTS) == read_with_pandas(location.output / "fine")
     assert windows_of(EVENTS, 30) == read_with_pandas(location.output / "coarse")
     assert windows_of(EVENTS, 60) == read_with_pandas(location.output / "top")

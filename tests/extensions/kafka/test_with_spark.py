@@ -184,7 +184,7 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, location,
     def note(progress):
         seen.append(progress.queries["out"])
         # Spark reports a batch some time after its rows are counted, and they are published then.
-        is_read = (seen[-1]["backlog"] or {}).get("maxOffsetsBehindLatest") == 0
+        is_read = (seen[-1].backlog or {}).get("maxOffsetsBehindLatest") == 0
         if (is_read and len(rows(location)) == 400) or time.monotonic() > deadline:
             stop.set()
 
@@ -194,10 +194,10 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, location,
         run_job(spec, spark=spark, stop=stop, on_progress=note)
 
     assert [(n,) for n in range(400)] == rows(location)
-    unread = [look["backlog"]["maxOffsetsBehindLatest"] for look in seen if look["backlog"]]
+    unread = [look.backlog["maxOffsetsBehindLatest"] for look in seen if look.backlog]
     assert 0 == unread[-1]
     assert 0 < max(unread) <= 100
-    assert "messages" in seen[-1]["batch_sizing"]["sources"]
+    assert "messages" in seen[-1].batch_sizing.sources
 
 
 @pytest.mark.long
