@@ -70,14 +70,12 @@ def _named(text: str) -> tuple[str, str]:
 def _check_connection(arguments: argparse.Namespace) -> int:
     # As Airflow's own commands do: the connection may be in Airflow's database.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    from airflow_provider.hooks.cluster import ClusterHook
+    from airflow_provider.hooks.chosen_hook import hook_of
     from airflow_provider.hooks.launchers import LauncherChoice
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
-    conn_id, options = arguments.conn_id, dict(arguments.launcher_option)
-    choice = LauncherChoice.of(arguments.launcher, conn_id, options)
-    hook = SparkStreamingHook(conn_id) if choice is None else ClusterHook(choice)
-    is_well, text = hook.test_connection(arguments.job_root)
+    options = dict(arguments.launcher_option)
+    choice = LauncherChoice.of(arguments.launcher, arguments.conn_id, options)
+    is_well, text = hook_of(choice).test_connection(arguments.job_root)
     if not is_well:
         raise ConfigError(text)
     print(text)  # noqa: T201 - the command's answer

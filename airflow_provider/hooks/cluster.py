@@ -1,19 +1,19 @@
-"""Start drivers through a launcher of a cluster, and ask it while the job directory is silent."""
+"""Start drivers through the service of a cluster."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider.hooks.connection_checks import check_job_root
 from airflow_provider.hooks.driver_hook import DriverHook
-from airflow_provider.hooks.launchers import LauncherChoice, get_connection
+from airflow_provider.hooks.launchers import get_connection
 from airflow_provider.hooks.storage_connection import credentials_of
-from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState, LaunchStatus
+from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.base.clock import from_iso, to_iso
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
 from airflow_provider.runtime.entry_point import file_of, shipped_entry
@@ -21,7 +21,6 @@ from airflow_provider.runtime.errors import ConfigError, SparkStreamError, Unsup
 from airflow_provider.runtime.jobdir.identity import check_format
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
 from airflow_provider.runtime.spark.installation import check_classic
 from airflow_provider.runtime.storage.open import local_path_of, open_storage, using
@@ -29,8 +28,10 @@ from airflow_provider.runtime.storage.open import local_path_of, open_storage, u
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.hooks.driver_hook import ClusterClient
+    from airflow_provider.hooks.launchers import LauncherChoice
     from airflow_provider.hooks.submit_options import SubmitOptions
-    from airflow_provider.runtime.api.launchers import Launcher
+    from airflow_provider.runtime.api.launchers import Handle, Launcher
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
@@ -61,11 +62,8 @@ class ClusterHook(DriverHook):
     def launcher(self) -> Launcher:
         return self._choice.open()
 
-    def ask(self, handle: Handle) -> LaunchStatus:
-        try:
-            return self.launcher.poll(handle)
-        except (SparkStreamError, AirflowException) as error:
-            return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
+    def client_of(self, handle: Handle) -> ClusterClient | None:
+        return self.launcher if handle.launcher == self._choice.kind else None
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         found = [f"{self._choice.kind} answers, and takes drivers"]
@@ -132,36 +130,6 @@ class ClusterHook(DriverHook):
             self.log.warning("Launcher %s is experimental: docs/launchers.md", handle.launcher)
         return record
 
-    def end(
-        self,
-        job_dir: str,
-        run_id: str,
-        generation: int,
-        policy: str = "cancel",
-        *,
-        trigger: str | None = None,
-        request: Mapping[str, str] | None = None,
-    ) -> bool:
-        """Ask the run's driver to end, and end one that has not come up on its cluster."""
-        is_asked = super().end(
-            job_dir, run_id, generation, policy, trigger=trigger, request=request
-        )
-        if is_asked:
-            watcher = self.watcher(job_dir, run_id, request=request)
-            snapshot = watcher.poll()
-            if (
-                watcher.decide(snapshot).run_state is RunState.STARTING
-                and snapshot.handle is not None
-            ):
-                self._end_launched(snapshot.handle)
-        return is_asked
-
-    def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
-        """End a driver on its cluster that has not come up in time; a failure is logged."""
-        handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
-        if handle is not None:
-            self._end_launched(handle)
-
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
         """Return the end of the driver's log on the cluster."""
         handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
@@ -179,14 +147,6 @@ class ClusterHook(DriverHook):
         except SparkStreamError as error:
             self.log.warning("The driver's log cannot be read: %s", error)
         return lines
-
-    def _end_launched(self, handle: Handle) -> None:
-        try:
-            self.launcher.end(handle)
-        except (SparkStreamError, AirflowException) as error:
-            self.log.warning("%s %s was not ended: %s", handle.launcher, handle.id, error)
-        else:
-            self.log.info("%s %s is ended: it had not come up", handle.launcher, handle.id)
 
     def _conf(self) -> dict[str, str]:
         given = self._with_lineage(self._given_conf(get_connection(self._conn_id)))
@@ -218,12 +178,3 @@ class ClusterHook(DriverHook):
                 f"{what}: the environment of a driver on {self._choice.kind} is the cluster's, and "
                 "its service shows what it is given; let the driver's role read the secret"
             )
-
-
-def hook_of(launcher: Mapping[str, Any] | None) -> DriverHook:
-    """Return the hook for a trigger's stored choice of a launcher; None for ``spark-submit``."""
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-
-    if launcher is None:
-        return SparkStreamingHook()
-    return ClusterHook(LauncherChoice.from_dict(launcher))

@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
+from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
 from airflow_provider.runtime.base.clock import Clock, SystemClock
 from airflow_provider.runtime.base.extensions import WATCHERS, load_known
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.jobdir.layout import JobDirectory, directory_at
 from airflow_provider.runtime.jobdir.requests import (
     NOBODY,
@@ -41,12 +43,22 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
+    from airflow_provider.runtime.api.launchers import Handle
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
+
+
+class ClusterClient(Protocol):
+    """Polls and ends drivers on a cluster: a launcher, or what a master of ``spark-submit`` has."""
+
+    def poll(self, handle: Handle) -> LaunchStatus:
+        """See :meth:`.Launcher.poll`."""
+
+    def end(self, handle: Handle) -> None:
+        """See :meth:`.Launcher.end`."""
 
 
 class DriverHook(BaseHook):
@@ -57,9 +69,6 @@ class DriverHook(BaseHook):
         options: the task's options of ``spark-submit``; None for none.
         with_lineage: completes the configuration of a driver that is started for this task alone.
     """
-
-    ask: Callable[[Handle], LaunchStatus] | None = None
-    """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
 
     def __init__(
         self,
@@ -116,6 +125,22 @@ class DriverHook(BaseHook):
             LauncherAwayError: the cluster does not answer; it may have started the driver.
         """
         raise NotImplementedError
+
+    def client_of(self, handle: Handle) -> ClusterClient | None:
+        """Return the client of the cluster that has a driver; None if it cannot be asked from here.
+
+        Raises:
+            ConfigError: the connection is wrong.
+        """
+        raise NotImplementedError
+
+    def ask(self, handle: Handle) -> LaunchStatus | None:
+        """Return the status of a driver on its cluster; None if it cannot be asked from here."""
+        try:
+            client = self.client_of(handle)
+            return client.poll(handle) if client is not None else None
+        except (SparkStreamError, AirflowException) as error:
+            return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
 
     def watcher(
         self,
@@ -205,6 +230,8 @@ class DriverHook(BaseHook):
     ) -> bool:
         """Ask the run's driver to end, if *generation* is the newest claim; the run is not over.
 
+        A driver that has not come up is also ended on its cluster, if that can be asked.
+
         Args:
             job_dir: URL of the job directory.
             run_id: the run.
@@ -247,10 +274,28 @@ class DriverHook(BaseHook):
             )
         else:
             put_cancel(watcher.requests, driver_id, self._clock)
+        if snapshot.handle is not None:
+            still = watcher.decide(watcher.poll()).run_state  # it may have come up meanwhile
+            if still is RunState.STARTING:
+                self._end_launched(snapshot.handle)
         return True
 
     def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
-        """Do nothing: a driver that has not come up in time finds the lease taken."""
+        """End a driver on its cluster that has not come up in time; a failure is logged."""
+        handle = directory_at(job_dir).run(run_id).handle_of(driver_id)
+        if handle is not None:
+            self._end_launched(handle)
+
+    def _end_launched(self, handle: Handle) -> None:
+        try:
+            client = self.client_of(handle)
+            if client is None:
+                return
+            client.end(handle)
+        except (SparkStreamError, AirflowException) as error:
+            self.log.warning("%s %s was not ended: %s", handle.launcher, handle.id, error)
+        else:
+            self.log.info("%s %s is ended: it had not come up", handle.launcher, handle.id)
 
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
         return []

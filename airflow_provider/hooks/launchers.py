@@ -29,10 +29,10 @@ GROUP: Final = "spark_stream.launchers"
 
 @dataclasses.dataclass(frozen=True)
 class LauncherChoice:
-    """A task's choice of a launcher; it contains no secret.
+    """A task's choice of a launcher; it contains no secret, and triggers store it.
 
     Attributes:
-        kind: the name of an entry point of :data:`GROUP`.
+        kind: :data:`SPARK_SUBMIT`, or the name of an entry point of :data:`GROUP`.
         options: the launcher's; they win over those in the connection's extra, below ``launcher``.
     """
 
@@ -42,18 +42,31 @@ class LauncherChoice:
 
     @classmethod
     def of(
-        cls, launcher: str | None, conn_id: str, options: Mapping[str, str] | None
-    ) -> LauncherChoice | None:
-        """Return the choice; None for ``spark-submit``."""
+        cls,
+        launcher: str | None,
+        conn_id: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        warm: bool | None = None,
+    ) -> LauncherChoice:
+        """Return the choice that a task's arguments make.
+
+        Args:
+            launcher: the kind; None for the default, :data:`SPARK_SUBMIT`.
+            conn_id: the launcher's connection.
+            options: the launcher's options.
+            warm: whether the task asks for a warm driver.
+
+        Raises:
+            ConfigError: there is no such kind, or it does not take an argument.
+        """
         kind = launcher or SPARK_SUBMIT
         known = (SPARK_SUBMIT, *names_in(GROUP))
         if kind not in known:
             raise ConfigError(f"launcher {kind!r}: use one of {', '.join(map(repr, known))}")
-        if kind == SPARK_SUBMIT:
-            if options:
-                raise ConfigError(f"launcher_options: {SPARK_SUBMIT} takes none; name a launcher")
-            return None
         _check_names(kind, options or {}, "launcher_options")
+        if warm and kind != SPARK_SUBMIT:
+            raise ConfigError(f"warm: warm drivers are for {SPARK_SUBMIT}, and not for {kind}")
         return cls(kind, conn_id, dict(options or {}))
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,6 +77,7 @@ class LauncherChoice:
         return cls(raw["kind"], raw["conn_id"], raw["options"])
 
     def open(self) -> Launcher:
+        """Return the launcher of an entry point, with its connection's address and credentials."""
         named = f"conn_id {self.conn_id!r}"
         connection, found = get_connection(self.conn_id), self.launcher_kind
         if connection.conn_type not in found.conn_types:
@@ -121,6 +135,10 @@ def get_connection(conn_id: str) -> Connection:
 
 
 def _check_names(kind: str, options: Mapping[str, Any], where: str) -> None:
+    if kind == SPARK_SUBMIT:
+        if options:
+            raise ConfigError(f"{where}: {SPARK_SUBMIT} takes none; name a launcher")
+        return
     known = [each.name for each in dataclasses.fields(_kind(kind).options)]
     for name, value in options.items():
         if name not in known or not isinstance(value, str):

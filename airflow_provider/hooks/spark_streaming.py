@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
+    from airflow_provider.hooks.driver_hook import ClusterClient
+    from airflow_provider.runtime.api.launchers import Handle
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
 # Fields of the connection's extra; beside them, see SubmitOptions.cold.
@@ -170,6 +172,10 @@ class SparkStreamingHook(DriverHook):
         )
         self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
         return record
+
+    def client_of(self, handle: Handle) -> ClusterClient | None:
+        del handle
+        return None  # the process of ``spark-submit`` leaves records instead
 
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path

@@ -322,7 +322,6 @@ class DriverOperator(SubmittingOperator):
         shown = self._wait_here(watcher, waited, generation, context, here_s) if here_s else _DEFER
         if shown is not _DEFER:
             return shown
-        choice = self._chosen_launcher()
         return self.defer(
             trigger=SparkStreamingTrigger(
                 job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
@@ -338,7 +337,7 @@ class DriverOperator(SubmittingOperator):
                 supervision=supervision,
                 end_from_trigger=self._ends_from_trigger(),
                 storage_conn_id=self.storage_conn_id,
-                launcher=choice.to_dict() if choice is not None else None,
+                launcher=self._launcher_choice().to_dict(),
             ),
             method_name="resume",
             kwargs=self._deferred_with(),

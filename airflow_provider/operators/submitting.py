@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from airflow_provider.hooks.cluster import ClusterHook
-from airflow_provider.hooks.launchers import SPARK_SUBMIT, LauncherChoice
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.chosen_hook import hook_of
+from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.hooks.submit_options import SubmitOptions, refuse
 from airflow_provider.operators.lineage import LineageOperator
-from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +98,7 @@ class SubmittingOperator(LineageOperator):
     template_fields: Sequence[str] = SUBMIT_FIELDS
     conf: dict[str, str]
     env_vars: dict[str, Any]
-    _cluster: tuple[LauncherChoice, ClusterHook] | None = None
+    _opened: tuple[LauncherChoice, SubmitOptions, DriverHook] | None = None
 
     @taking(SubmitOptions)
     def __init__(
@@ -117,29 +115,20 @@ class SubmittingOperator(LineageOperator):
         super().__init__(**others)
         self.conn_id, self.warm = conn_id, warm
         self.launcher, self.launcher_options = launcher, dict(launcher_options or {})
-        if LauncherChoice.of(launcher, conn_id, self.launcher_options) and warm:
-            raise ConfigError(f"warm: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}")
+        self._launcher_choice()
         for each in SubmitOptions.parameters():
             setattr(self, each.name, options.get(each.name, each.default))
         self.conf, self.env_vars = dict(self.conf or {}), dict(self.env_vars or {})
         SubmitOptions.of(self).check()
 
     def _hook(self) -> DriverHook:
-        choice = self._chosen_launcher()
-        if choice is None:
-            return SparkStreamingHook(
-                self.conn_id,
-                SubmitOptions.of(self),
-                warm=self.warm,
-                with_lineage=self._lineage_injector(),
-            )
         # One, with its connection: when a signal asks for it, the task may be talking to Airflow.
-        if self._cluster is None or self._cluster[0] != choice:
-            hook = ClusterHook(
-                choice, SubmitOptions.of(self), with_lineage=self._lineage_injector()
-            )
-            self._cluster = (choice, hook)
-        return self._cluster[1]
+        choice, options = self._launcher_choice(), SubmitOptions.of(self)
+        if self._opened is None or self._opened[:2] != (choice, options):
+            lineage = self._lineage_injector()
+            hook = hook_of(choice, options, warm=self.warm, with_lineage=lineage)
+            self._opened = (choice, options, hook)
+        return self._opened[2]
 
-    def _chosen_launcher(self) -> LauncherChoice | None:
-        return LauncherChoice.of(self.launcher, self.conn_id, self.launcher_options)
+    def _launcher_choice(self) -> LauncherChoice:
+        return LauncherChoice.of(self.launcher, self.conn_id, self.launcher_options, warm=self.warm)

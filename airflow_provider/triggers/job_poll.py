@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from airflow_provider.hooks.cluster import hook_of
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.hooks.task_runs import put_returned
 from airflow_provider.runtime.base.clock import SystemClock
@@ -14,10 +13,12 @@ from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.dropped_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.state import Assessment, RunState
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.hooks.storage_connection import TaskStorage
     from airflow_provider.runtime.observe.observer import RunWatcher
 
@@ -55,7 +56,10 @@ class AwaitedRun(Protocol):
     request: Mapping[str, str] | None
     supervision: Mapping[str, Any] | None
     storage: TaskStorage
-    launcher: Mapping[str, Any] | None
+
+    @property
+    def hook(self) -> DriverHook:
+        """The hook of the task's launcher."""
 
     @property
     def task_instance(self) -> Any:
@@ -66,7 +70,11 @@ class AwaitedRun(Protocol):
 
 
 class Poll:
-    """Polls the job once at each call, in a thread."""
+    """Polls the job once at each call, in a thread.
+
+    Attributes:
+        is_near: whether a poll reads a disk alone, and asks no store and no cluster.
+    """
 
     def __init__(self, wait: AwaitedRun) -> None:
         self._wait = wait
@@ -74,8 +82,8 @@ class Poll:
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self._metrics = metrics_of(wait.job_dir, wait.run_id, wait.task_instance)
         with wait.storage.opened():
-            self.hook = hook_of(wait.launcher)
-            self.follower = self.hook.follow(
+            self.is_near = _is_near(wait)
+            self.follower = wait.hook.follow(
                 wait.job_dir, wait.run_id, wait.driver_id, wait.log_path, wait.log_offset
             )
 
@@ -117,7 +125,7 @@ class Poll:
     def _assess(self) -> Assessment:
         wait = self._wait
         if self._watcher is None:
-            self._watcher = self.hook.watcher(
+            self._watcher = wait.hook.watcher(
                 wait.job_dir,
                 wait.run_id,
                 wait.driver_id,
@@ -127,3 +135,12 @@ class Poll:
         assessment = self._watcher.assess()
         wait.take_over()  # only now, when it is known that what is read is the job directory
         return assessment
+
+
+def _is_near(wait: AwaitedRun) -> bool:
+    if local_path_of(wait.job_dir) is None:
+        return False
+    try:
+        return not directory_at(wait.job_dir).run(wait.run_id).has_handles()
+    except (OSError, SparkStreamError):  # the first poll reports it
+        return False

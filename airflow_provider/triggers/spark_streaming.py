@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider.airflow_versions import BaseXCom, tells_triggers_of_kills
+from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.hooks.log_tail import log_driver_lines
 from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import delay_event, poll_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
 
+    from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.runtime.observe.state import Assessment
     from airflow_provider.triggers.job_poll import Poll
 
@@ -44,6 +46,7 @@ class SparkStreamingTrigger(BaseTrigger):
         run_id: the run.
         driver_id: the driver that is waited for.
         generation: the claim of the task's try; see :meth:`.DriverHook.claim`.
+        launcher: the task's choice of a launcher, without a secret; see :class:`.LauncherChoice`.
         wait_for_foreign: whether to wait for another run's driver, too.
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
         poll_interval: seconds between polls.
@@ -54,7 +57,6 @@ class SparkStreamingTrigger(BaseTrigger):
         end_from_trigger: whether a successful run ends the task from here, with the verified final
             checkpoint as its XCom.
         storage_conn_id: the connection with the keys for S3; None for the task's default.
-        launcher: the task's choice of a launcher, without a secret; None for ``spark-submit``.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class SparkStreamingTrigger(BaseTrigger):
         driver_id: str | None,
         generation: int,
         *,
+        launcher: Mapping[str, Any],
         wait_for_foreign: bool = False,
         on_kill_policy: str = "cancel",
         poll_interval: float = 1.0,
@@ -73,7 +76,6 @@ class SparkStreamingTrigger(BaseTrigger):
         supervision: Mapping[str, Any] | None = None,
         end_from_trigger: bool = False,
         storage_conn_id: str | None = None,
-        launcher: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -96,6 +98,13 @@ class SparkStreamingTrigger(BaseTrigger):
         self._poll: Poll | None = None
         self._has_ended = False
 
+    @functools.cached_property
+    def hook(self) -> DriverHook:
+        """The launcher's hook; only threads open it, since its modules take a second to import."""
+        from airflow_provider.hooks.chosen_hook import hook_of
+
+        return hook_of(LauncherChoice.from_dict(self.launcher))
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
             "airflow_provider.triggers.spark_streaming.SparkStreamingTrigger",
@@ -105,6 +114,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "run_id": self.run_id,
                 "driver_id": self.driver_id,
                 "generation": self.generation,
+                "launcher": self.launcher,
                 "wait_for_foreign": self.wait_for_foreign,
                 "on_kill_policy": self.on_kill_policy,
                 "poll_interval": self.poll_interval,
@@ -114,7 +124,6 @@ class SparkStreamingTrigger(BaseTrigger):
                 **({} if self.supervision is None else {"supervision": self.supervision}),
                 **({"end_from_trigger": True} if self.end_from_trigger else {}),
                 **({"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}),
-                **({} if self.launcher is None else {"launcher": self.launcher}),
             },
         )
 
@@ -143,12 +152,10 @@ class SparkStreamingTrigger(BaseTrigger):
 
     async def _wait(self) -> Assessment:
         poll = await asyncio.to_thread(self._make_poll)
-        # A launcher answers after a while, also where the job directory is a disk.
-        is_near = local_path_of(self.job_dir) is not None and self.launcher is None
         after_s = 0.0
         while True:
             result = await poll_until(
-                poll, every_s=self.poll_interval, is_near=is_near, after_s=after_s
+                poll, every_s=self.poll_interval, is_near=poll.is_near, after_s=after_s
             )
             lines = result.lines
             while lines:
@@ -173,11 +180,8 @@ class SparkStreamingTrigger(BaseTrigger):
 
     def take_over(self) -> None:
         """Take over from the previous triggerer, which must not end the driver. Idempotent."""
-        from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-
         if self._id is None:
-            hook = SparkStreamingHook()
-            self._id = hook.watch(self.job_dir, self.run_id, self.generation)
+            self._id = self.hook.watch(self.job_dir, self.run_id, self.generation)
 
     async def cleanup(self) -> None:
         """Release the run: a triggerer that was paused may have kept this trigger."""
@@ -189,10 +193,8 @@ class SparkStreamingTrigger(BaseTrigger):
             await _in_background(self._end_if_killed())
 
     def _let_go(self, own_id: str) -> None:
-        from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-
         with self.storage.opened():
-            SparkStreamingHook().unwatch(self.job_dir, self.run_id, self.generation, own_id)
+            self.hook.unwatch(self.job_dir, self.run_id, self.generation, own_id)
 
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.
@@ -206,11 +208,8 @@ class SparkStreamingTrigger(BaseTrigger):
             await asyncio.to_thread(self._end)
 
     def _end(self) -> bool:
-        from airflow_provider.hooks.cluster import hook_of
-
         with self.storage.opened():
-            hook = self._poll.hook if self._poll is not None else hook_of(self.launcher)
-            return hook.end(
+            return self.hook.end(
                 self.job_dir,
                 self.run_id,
                 self.generation,

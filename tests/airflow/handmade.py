@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.runtime.base.host import ProcessIdentity, identify
 from airflow_provider.runtime.jobdir.query_reports import FinalQuery
 from airflow_provider.runtime.jobdir.requests import CANCEL
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = "flights-daily-run_1"
+LAUNCHER = LauncherChoice.of(None, "spark_default").to_dict()
+"""What the trigger of a task without ``launcher=`` stores."""
 TI: Any = SimpleNamespace(
     dag_id="flights",
     task_id="daily",

@@ -25,11 +25,19 @@ def defer_task(job_dir: str, run_id: str, driver_id: str) -> None:
     from airflow.utils.session import create_session
     from sqlalchemy import update
 
+    from airflow_provider.hooks.launchers import LauncherChoice
     from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
     import_all_models()
     Base.metadata.create_all(settings.engine)
-    waits = SparkStreamingTrigger(job_dir, run_id, driver_id, 1, poll_interval=0.2)
+    waits = SparkStreamingTrigger(
+        job_dir,
+        run_id,
+        driver_id,
+        1,
+        poll_interval=0.2,
+        launcher=LauncherChoice.of(None, "spark_default").to_dict(),
+    )
     with create_session() as session:
         put_tasks(session, [(DAG, TASK, "deferred", job_dir, False)])
         version = DagVersion(dag_id=DAG, bundle_name="page", version_number=1)

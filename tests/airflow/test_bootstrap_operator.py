@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow_names import DagSerialization, TaskDeferred, import_string
-from handmade import MISSING, TI, Job, OutletEvents, ended_process
+from handmade import LAUNCHER, MISSING, TI, Job, OutletEvents, ended_process
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -290,7 +290,9 @@ def test_a_driver_that_failed(job: Job) -> None:
     scratch = scratch_of(job)
     job.submit("driver", process=ended_process())
     operator = operator_of(job, deferrable=False)
-    trigger = SparkStreamingTrigger(job.url, job.run_id, "driver", 1, request=operator._awaited())
+    trigger = SparkStreamingTrigger(
+        job.url, job.run_id, "driver", 1, request=operator._awaited(), launcher=LAUNCHER
+    )
 
     job.end("driver", 2, "spark-stream: error: history has no row for it")
     event = asyncio.run(trigger._wait())
@@ -301,7 +303,9 @@ def test_a_driver_that_failed(job: Job) -> None:
 
     job.end(job.submit("next", process=ended_process()), 3)
     scratch.attempt("next", "FAILED", {"condition": "C", "reason": "the disk is full"})
-    trigger = SparkStreamingTrigger(job.url, job.run_id, "next", 2, request=operator._awaited())
+    trigger = SparkStreamingTrigger(
+        job.url, job.run_id, "next", 2, request=operator._awaited(), launcher=LAUNCHER
+    )
     event = asyncio.run(trigger._wait())
     pushed: dict[str, Any] = {}
     ti: Any = SimpleNamespace(

@@ -17,7 +17,7 @@ import httpx
 import psycopg2
 import pytest
 from airflow_names import TaskDeferred, import_string
-from handmade import RUN, TI, Job
+from handmade import LAUNCHER, RUN, TI, Job
 from psycopg2 import sql
 from services import Airflow, wait_for
 
@@ -270,7 +270,8 @@ def test_a_connection_is_checked_with_the_keys_that_its_tasks_use(
     ("classpath", "own", "said"),
     [
         ("spark_streaming.SparkStreamingTrigger",
-         {"run_id": RUN, "driver_id": None, "generation": 1}, "'run_state': 'finished'"),
+         {"run_id": RUN, "driver_id": None, "generation": 1, "launcher": LAUNCHER},
+         "'run_state': 'finished'"),
         ("spark_watermark.SparkWatermarkTrigger", {"up_to_ms": 0}, "{'complete': {}}"),
         ("spark_stop.SparkStopTrigger",
          {"request_id": "r", "run_id": RUN, "token": 1, "timeout_s": 5}, "ended without an answer"),
@@ -351,7 +352,9 @@ def test_a_kill_asks_airflow_for_nothing(
     """
     where: Any = {"job_dir": finished.url, "storage_conn_id": "lake"}
     operator = SparkStreamingOperator(task_id="daily", job="jobs.py:daily", **where)
-    trigger = SparkStreamingTrigger(run_id=RUN, driver_id=None, generation=1, **where)
+    trigger = SparkStreamingTrigger(
+        run_id=RUN, driver_id=None, generation=1, launcher=LAUNCHER, **where
+    )
     events_of(trigger)
     with using(credentials_of("lake", None)):
         claim = operator._hook().claim(finished.url, RUN)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from airflow_names import import_string
-from handmade import ELSEWHERE, RUN, Job, ended_process
+from handmade import ELSEWHERE, LAUNCHER, RUN, Job, ended_process
 
 from airflow_provider.hooks.log_tail import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Job:
 
 def trigger_of(job: Job, driver_id: str | None = "driver", **more: Any) -> SparkStreamingTrigger:
     more = {"poll_interval": 0.05, **more}
-    return SparkStreamingTrigger(job.url, job.run_id, driver_id, FIRST, **more)
+    return SparkStreamingTrigger(job.url, job.run_id, driver_id, FIRST, launcher=LAUNCHER, **more)
 
 
 def fire(trigger: SparkStreamingTrigger, within: float = 10.0) -> list[dict[str, Any]]:
@@ -80,6 +80,7 @@ def test_it_survives_serialisation() -> None:
         log_path="/logs/driver.log",
         log_offset=12,
         end_from_trigger=True,
+        launcher=LAUNCHER,
     )
     classpath, arguments = trigger.serialize()
 
@@ -91,7 +92,9 @@ def test_it_survives_serialisation() -> None:
 
 def test_arguments_of_another_version_are_ignored() -> None:
     """A trigger stored by a newer version still starts."""
-    classpath, arguments = SparkStreamingTrigger("/jobs", RUN, None, FIRST).serialize()
+    classpath, arguments = SparkStreamingTrigger(
+        "/jobs", RUN, None, FIRST, launcher=LAUNCHER
+    ).serialize()
 
     rebuilt = import_string(classpath)(**arguments, colour="blue")
 
@@ -340,7 +343,9 @@ def test_killed_it_asks_the_driver_to_stop(job: Job) -> None:
     hook = SparkStreamingHook()
     generation = hook.claim(job.url, job.run_id)
     with job.lease():
-        asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
+        asyncio.run(
+            SparkStreamingTrigger(job.url, RUN, "driver", generation, launcher=LAUNCHER).on_kill()
+        )
         cancels = job.cancels()
 
     assert ["driver"] == cancels
@@ -352,7 +357,9 @@ def test_killed_it_asks_the_driver_for_a_savepoint_and_its_end(job: Job) -> None
     not come up yet has nothing to save.
     """
     generation = SparkStreamingHook().claim(job.url, job.run_id)
-    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, on_kill_policy="stop")
+    trigger = SparkStreamingTrigger(
+        job.url, RUN, "driver", generation, on_kill_policy="stop", launcher=LAUNCHER
+    )
     with job.lease():
         asyncio.run(trigger.on_kill())
         (request,) = job.requests()
@@ -382,7 +389,9 @@ def test_killed_before_the_driver_came_up_it_asks_that_driver(
     generation = SparkStreamingHook().claim(job.url, job.run_id)
     job.submit("driver", process=process)
 
-    asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
+    asyncio.run(
+        SparkStreamingTrigger(job.url, RUN, "driver", generation, launcher=LAUNCHER).on_kill()
+    )
 
     assert ["driver"] == job.cancels()
 
@@ -393,7 +402,7 @@ def test_killed_late_it_leaves_the_next_trys_driver_alone(job: Job) -> None:
     old = hook.claim(job.url, job.run_id)
     hook.claim(job.url, job.run_id)
     with job.lease():
-        asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", old).on_kill())
+        asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", old, launcher=LAUNCHER).on_kill())
 
     assert [] == job.cancels()
 
@@ -405,7 +414,9 @@ def test_killed_in_a_triggerer_that_stood_still_it_leaves_the_driver_alone(job: 
     """
     job.submit(process=ELSEWHERE)
     generation = SparkStreamingHook().claim(job.url, job.run_id)
-    stored = SparkStreamingTrigger(job.url, RUN, "driver", generation, poll_interval=0.05)
+    stored = SparkStreamingTrigger(
+        job.url, RUN, "driver", generation, poll_interval=0.05, launcher=LAUNCHER
+    )
     classpath, arguments = stored.serialize()
     paused, successor = (import_string(classpath)(**arguments) for _ in range(2))
 
@@ -457,7 +468,7 @@ def test_killed_it_asks_nobody_who_is_not_this_runs_live_driver(job: Job, owner:
     """A dead driver, one that has ended, and another run's are not asked for anything."""
     hook = SparkStreamingHook()
     generation = hook.claim(job.url, job.run_id)
-    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation)
+    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, launcher=LAUNCHER)
     identity = ended_process() if owner == "dead" else None
     run_id = "another" if owner == "another run's" else None
     with job.lease(owner=identity, run_id=run_id):
@@ -472,7 +483,9 @@ def test_killed_it_asks_nobody_who_is_not_this_runs_live_driver(job: Job, owner:
 def test_detached_it_writes_nothing(job: Job) -> None:
     """With ``on_kill="detach"`` the driver goes on, unasked."""
     generation = SparkStreamingHook().claim(job.url, job.run_id)
-    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, on_kill_policy="detach")
+    trigger = SparkStreamingTrigger(
+        job.url, RUN, "driver", generation, on_kill_policy="detach", launcher=LAUNCHER
+    )
     with job.lease():
         before = job.documents()
         asyncio.run(trigger.on_kill())
@@ -486,7 +499,7 @@ def test_cancelling_on_kill_does_not_stop_the_request(job: Job) -> None:
 
     async def cut_off() -> None:
         task = asyncio.create_task(
-            SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill()
+            SparkStreamingTrigger(job.url, RUN, "driver", generation, launcher=LAUNCHER).on_kill()
         )
         await asyncio.sleep(0)
         task.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow_names import DagSerialization, TaskDeferred, import_string
-from handmade import AT, MISSING, TI, Job, OutletEvents, ended_process
+from handmade import AT, LAUNCHER, MISSING, TI, Job, OutletEvents, ended_process
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
@@ -263,7 +263,7 @@ def test_how_a_wait_ends(old: Job) -> None:
     upgrade.submit("driver", process=ended_process())
     operator = operator_of(old)
     trigger = SparkStreamingTrigger(
-        old.url, upgrade.run_id, "driver", 1, request=operator._awaited()
+        old.url, upgrade.run_id, "driver", 1, request=operator._awaited(), launcher=LAUNCHER
     )
 
     def ended() -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import airflow.sdk
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from handmade import RUN, TI, Job
+from handmade import LAUNCHER, RUN, TI, Job
 
 import airflow_provider
 from airflow_provider import airflow_versions
@@ -102,7 +102,7 @@ def test_where_a_trigger_is_only_cancelled_the_tasks_state_decides(
     generation = SparkStreamingHook().claim(job.url, job.run_id)
 
     async def cancelled() -> None:
-        trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation)
+        trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, launcher=LAUNCHER)
         wait_as(trigger, TI)
         cleanup = asyncio.create_task(trigger.cleanup())
         await asyncio.sleep(0)
@@ -125,7 +125,9 @@ def test_a_trigger_that_has_fired_ends_no_driver(monkeypatch: pytest.MonkeyPatch
     job.finish()
 
     async def fired() -> None:
-        trigger = SparkStreamingTrigger(job.url, RUN, None, generation, end_from_trigger=True)
+        trigger = SparkStreamingTrigger(
+            job.url, RUN, None, generation, end_from_trigger=True, launcher=LAUNCHER
+        )
         wait_as(trigger, TI)
         assert [event async for event in trigger.run()]
         await trigger.cleanup()

@@ -114,7 +114,7 @@ class UpgradeWatcher(RunWatcher):
         clock: Clock,
         *,
         driver_id: str | None = None,
-        ask: Callable[[Handle], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus | None] | None = None,
     ) -> None:
         new = open_storage(request["to"])
         super().__init__(

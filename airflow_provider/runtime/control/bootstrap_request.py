@@ -245,7 +245,7 @@ class BootstrapWatcher(RunWatcher):
         target: str,
         digest: str,
         driver_id: str | None = None,
-        ask: Callable[[Handle], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus | None] | None = None,
     ) -> None:
         super().__init__(directory.storage, run_id, clock, driver_id, ask=ask)
         self._target = target

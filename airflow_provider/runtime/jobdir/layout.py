@@ -237,6 +237,10 @@ class RunDirectory:
         launch = self.launch_of(driver_id)
         return launch.handle() if launch is not None else None
 
+    def has_handles(self) -> bool:
+        """Whether a driver of the run was submitted to a cluster that can be asked about it."""
+        return any(name.endswith(".handle.json") for name in self.storage.list("submissions"))
+
     def launch_of(self, driver_id: str) -> HandleRecord | None:
         return HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
 

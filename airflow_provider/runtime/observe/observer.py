@@ -48,7 +48,8 @@ class RunWatcher:
         clock: measures how long a heartbeat has not changed.
         driver_id: the submission to watch; None for the run's last one.
         observer: the observer of the job's lease; None for a new one.
-        ask: asks a launcher about a driver without a lease; None to use stored answers.
+        ask: asks a cluster about a driver without a lease, and returns None if it cannot be asked
+            from here; None to use stored answers.
 
     Attributes:
         requests: the job directory in which its drivers get requests.
@@ -62,7 +63,7 @@ class RunWatcher:
         driver_id: str | None = None,
         *,
         observer: LeaseObserver | None = None,
-        ask: Callable[[Handle], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus | None] | None = None,
     ) -> None:
         self._storage = storage
         self._directory = JobDirectory(storage)
@@ -156,11 +157,16 @@ class RunWatcher:
         unclear = run_state is RunState.STARTING or run_state.has_failed
         if self._ask_launcher is None or snapshot.handle is None or not (is_open and unclear):
             return snapshot, assessment
-        if self._launch_due() or self._launch is None:
-            self._launch = self._answer(self._ask_launcher(snapshot.handle), snapshot.handle)
+        if self._launch_due():
+            answer = self._ask_launcher(snapshot.handle)
+            if answer is None:
+                return snapshot, assessment
+            self._launch = self._answer(answer, snapshot.handle)
             if self._launch.is_over:
                 # A driver puts its final checkpoint, and why it fails, before it ends.
                 snapshot = self.poll()
+        if self._launch is None:
+            return snapshot, assessment
         snapshot = dataclasses.replace(snapshot, launch=self._launch)
         return snapshot, self.decide(snapshot)
 

@@ -84,7 +84,7 @@ class SupervisingWatcher(RunWatcher):
         supervision: Supervision,
         driver_id: str | None = None,
         *,
-        ask: Callable[[Handle], LaunchStatus] | None = None,
+        ask: Callable[[Handle], LaunchStatus | None] | None = None,
     ) -> None:
         super().__init__(storage, run_id, clock, driver_id, ask=ask)
         self._supervision = supervision
