@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import uuid
@@ -17,7 +18,7 @@ from airflow_provider.hooks.connection_checks import (
     check_submission,
 )
 from airflow_provider.hooks.driver_hook import DriverHook, airflow_home, airflow_logs
-from airflow_provider.hooks.launchers import refuse_other
+from airflow_provider.hooks.launchers import get_connection, refuse_other
 from airflow_provider.hooks.log_tail import log_folders
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.hooks.submit_options import (
@@ -26,6 +27,14 @@ from airflow_provider.hooks.submit_options import (
     check_uploads,
     driver_environment,
     token_conf,
+)
+from airflow_provider.hooks.yarn import (
+    ADDRESS,
+    YARN,
+    YarnClient,
+    resource_managers,
+    user_name,
+    yarn_handle,
 )
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.host import current_umask
@@ -107,7 +116,10 @@ class SparkStreamingHook(DriverHook):
                     environ=self._environment(),
                     job_root=job_root,
                 )
-                return True, check_submission(submission)
+                found = [check_submission(submission)]
+                if self._is_on_yarn(connection) and self._yarn is not None:
+                    found.append(self._yarn.check())
+                return True, "; ".join(found)
         # RuntimeError: of older apache-spark providers.
         except (AirflowException, SparkStreamError, OSError, ValueError, RuntimeError) as error:
             return False, str(error)
@@ -126,6 +138,8 @@ class SparkStreamingHook(DriverHook):
         if is_cluster and _is_kubernetes(connection):
             files = configured(self._environment(), self._options.properties_file)
             check_uploads({**files, **conf}, named=f"conn_id {self._conn_id!r}")
+        if self._is_on_yarn(connection):
+            self._yarn  # noqa: B018 - refuses a wrong address
         self._options.check_here(is_cluster=is_cluster)
         if is_cluster and has_secrets:
             raise ConfigError(
@@ -142,7 +156,8 @@ class SparkStreamingHook(DriverHook):
     ) -> SubmissionRecord:
         """Start a driver with ``spark-submit``; see :meth:`.DriverHook.submit`.
 
-        Crash safety: the intent is stored first; see :mod:`~.control.submit`.
+        Crash safety: the intent is stored first; see :mod:`~.control.submit`. A death before the
+        handle of an application on YARN leaves a driver that is waited for, and not asked about.
         """
         job_dir = spec.job_dir
         self.check(job_dir, spec.entry, has_secrets=bool(secrets))
@@ -170,12 +185,32 @@ class SparkStreamingHook(DriverHook):
             warm=self._warm_settings(spec),
             environment={**self._environment(), **(secrets or {})},
         )
+        if self._is_on_yarn(self._spark_connection()) and self._yarn is not None:
+            run.put_handle(yarn_handle(driver_id))
         self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
         return record
 
     def client_of(self, handle: Handle) -> ClusterClient | None:
-        del handle
-        return None  # the process of ``spark-submit`` leaves records instead
+        return self._yarn if handle.launcher == YARN else None
+
+    @functools.cached_property
+    def _yarn(self) -> YarnClient | None:
+        environ, named = self._environment(), f"conn_id {self._conn_id!r}"
+        extra = get_connection(self._conn_id).extra_dejson
+        addresses = resource_managers(extra, environ, named=named)
+        if addresses:
+            return YarnClient(addresses, user_name(environ), self._clock)
+        self.log.info(
+            "%s: YARN cannot be asked about a driver that has not come up; give %s in the "
+            "connection's extra, or set HADOOP_CONF_DIR to the folder of a yarn-site.xml that "
+            "names the ResourceManager",
+            named,
+            ADDRESS,
+        )
+        return None
+
+    def _is_on_yarn(self, connection: Connection) -> bool:
+        return self._deploys_to_cluster(connection) and _master_of(connection).startswith("yarn")
 
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path

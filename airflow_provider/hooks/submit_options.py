@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import airflow_provider
+from airflow_provider.hooks.yarn import yarn_tag
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
         tags = [tag for tag in conf.get("spark.yarn.tags", "").split(",") if tag]
         attempts = conf.get("spark.yarn.maxAppAttempts", "1")
         return {
-            "spark.yarn.tags": ",".join([*tags, f"spark-stream-{token}"]),
+            "spark.yarn.tags": ",".join([*tags, yarn_tag(token)]),
             "spark.yarn.maxAppAttempts": attempts,
         }
     if master.startswith("k8s"):

@@ -162,8 +162,7 @@ def has_ended(run: Path, submission: dict[str, Any], own: dict[str, Any] | None)
     end = end_of(run, submission["driver_id"])
     may_come = submission["is_remote"] and own is None
     if end is not None and end["state"] in {"ended", "gone"}:
-        is_launched = submission["launcher"] is not None
-        return is_launched or not (may_come and end["exit_code"] == 0)
+        return True
     process = read(run / f"submissions/{submission['driver_id']}.process.json")
     if process is None or process["is_revoked"]:
         return process is not None

@@ -133,7 +133,20 @@ def queued_on_a_cluster(root: Path) -> Iterator[None]:
     [record] = job.run.submissions()
     remote = dataclasses.replace(record, is_remote=True)
     remote.put(job.run.storage, f"submissions/{record.driver_id}.json")
-    job.run.put_end(record.driver_id, an_exit(0))
+    given = dataclasses.replace(an_exit(0), state=LaunchState.UNKNOWN.value)
+    job.run.put_end(record.driver_id, given)
+    yield
+
+
+@directory
+def refused_by_yarn(root: Path) -> Iterator[None]:
+    job = job_at(root)
+    driver = job.submit(process=dead())
+    [record] = job.run.submissions()
+    remote = dataclasses.replace(record, is_remote=True)
+    remote.put(job.run.storage, f"submissions/{driver}.json")
+    job.run.put_handle(Handle(driver_id=driver, launcher="yarn", id="spark-stream-7"))
+    job.run.put_launch_status(driver, LaunchStatus(LaunchState.ENDED, 0, "FINISHED"), NOW)
     yield
 
 

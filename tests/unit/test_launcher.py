@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.api.launchers import LaunchState
 from airflow_provider.runtime.base.retry import RetryBudget
 from airflow_provider.runtime.control.launcher import main
 from airflow_provider.runtime.control.submit import revoke_unstarted
@@ -39,6 +40,22 @@ def test_an_exit_code_is_recorded(job, tmp_path, script, exit_code):
     """However the driver ends, its exit code is returned and stored; a signal is negative."""
     assert exit_code == launch(job, tmp_path, "sh", "-c", script)
     assert exit_code == job.directory.run("r1").exit_of("d1").exit_code
+
+
+@pytest.mark.parametrize(
+    ("script", "mode", "state"),
+    [
+        ("exit 0", "cluster", LaunchState.UNKNOWN),
+        ("exit 1", "cluster", LaunchState.ENDED),
+        ("exit 0", "client", LaunchState.ENDED),
+    ],
+)
+def test_a_driver_given_to_a_cluster_has_not_ended(job, tmp_path, script, mode, state):
+    """In deploy mode cluster ``spark-submit`` may end before its driver; its failure is an end."""
+    launch(job, tmp_path, "sh", "-c", script, "spark-submit", "--deploy-mode", mode)
+    end = present(job.directory.run("r1").end_of("d1"))
+
+    assert (state.value, int(script[-1])) == (end.state, end.exit_code)
 
 
 def test_output_goes_to_the_log_and_its_end_into_the_record(job, tmp_path):

@@ -15,9 +15,11 @@ from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchSt
 from airflow_provider.runtime.base.runtime_zip import runtime_zip, write_package
 from airflow_provider.runtime.base.service_answers import exit_code_in, reason_in
 from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.control.launcher import record_exit
 from airflow_provider.runtime.control.submit import (
     Action,
     check_not_revoked,
+    enter,
     reconcile,
     revoke_others,
     revoke_unstarted,
@@ -35,7 +37,7 @@ from airflow_provider.runtime.observe.observer import (
     START_TIMEOUT_S,
     RunWatcher,
 )
-from airflow_provider.runtime.observe.snapshot import RunSnapshot
+from airflow_provider.runtime.observe.snapshot import RunSnapshot, read_snapshot
 from airflow_provider.runtime.observe.state import RunState, assess
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
@@ -325,6 +327,102 @@ def test_an_end_is_not_lost_to_a_late_writer(job, order: tuple[str, ...]) -> Non
     assert (ended, 600.0) == (end.status(), end.waited_s)
     assert end == run.exit_of("d1")
     assert HANDLE == run.handle_of("d1")
+
+
+# --- spark-submit in deploy mode cluster ------------------------------------------------------
+
+YARN = Handle(driver_id="d1", launcher="yarn", id="spark-stream-d1")
+UNKNOWN_THERE = LaunchStatus(LaunchState.GONE, None, "YARN has no application with the tag")
+
+
+@pytest.fixture
+def given(tmp_path) -> JobDirectoryBuilder:
+    """Return a job whose driver ``spark-submit`` gives to YARN."""
+    job = JobDirectoryBuilder(tmp_path / "job").begin()
+    run = job.directory.run("r1")
+    run.put_submission(dataclasses.replace(a_submission(), is_remote=True))
+    run.put_handle(YARN)
+    enter(run, "d1")
+    return job
+
+
+def watch(job: JobDirectoryBuilder, clock, *answers: LaunchStatus | None) -> RunWatcher:
+    said = iter(answers)
+    return RunWatcher(job.storage, "r1", clock, "d1", ask=lambda _: next(said))
+
+
+def put_exit(job: JobDirectoryBuilder, code: int, *lines: str, is_given: bool = False) -> None:
+    """Record the end of ``spark-submit``, as the process that looks after it does."""
+    with (job.root / "driver.log").open("w+b") as log:
+        log.write("\n".join(lines).encode())
+        record_exit(job.directory.run("r1"), "d1", code, log, is_given=is_given)
+
+
+def test_an_application_that_is_not_there_yet_is_no_end(given, clock) -> None:
+    """Until ``spark-submit`` has ended it may still submit; then the driver will never come up."""
+    watcher = watch(given, clock, UNKNOWN_THERE, UNKNOWN_THERE)
+    before = watcher.assess()
+    shown = read_snapshot(given.directory, "r1").launch
+    put_exit(given, 0, "submitted", is_given=True)
+    clock.time += LAUNCH_S
+    after = watcher.assess()
+    elsewhere = RunWatcher(given.storage, "r1", clock).assess()
+
+    assert (RunState.STARTING, RunState.FAILED) == (before.run_state, after.run_state)
+    assert LaunchState.RUNNING is present(shown).state
+    assert present(shown).reason.startswith("spark-submit is at work: YARN has no")
+    assert "yarn spark-stream-d1: gone: YARN has no application" in after.reason
+    assert after == elsewhere
+    assert Action.SUBMIT is reconcile(read_snapshot(given.directory, "r1"), after).action
+
+
+def test_a_driver_in_yarns_queue_is_not_lost(given, clock) -> None:
+    """It is waited for as long as YARN has it, also after ``spark-submit`` has ended."""
+    put_exit(given, 0, is_given=True)
+    watcher = RunWatcher(given.storage, "r1", clock, "d1", ask=lambda _: QUEUED)
+    seen = set()
+    while clock.time < 2 * START_TIMEOUT_S:
+        seen.add(watcher.assess().run_state)
+        clock.time += LAUNCH_S
+
+    assert {RunState.STARTING} == seen
+
+
+def test_a_driver_that_yarn_has_ended_has_failed(given, clock) -> None:
+    """YARN knows the exit code of the driver, and who comes later reads what it has said."""
+    put_exit(given, 0, is_given=True)
+    ended = LaunchStatus(LaunchState.ENDED, 2, "application_1 FINISHED exited with status 2")
+    failed = watch(given, clock, ended).assess()
+
+    assert (RunState.FAILED, True) == (failed.run_state, failed.fatal)
+    assert "yarn spark-stream-d1: ended, exit code 2: application_1 FINISHED" in failed.reason
+    assert failed == RunWatcher(given.storage, "r1", clock).assess()
+
+
+def test_a_failed_submission_is_explained_by_who_knows_more(given, clock) -> None:
+    """The driver's exit code by YARN; of a driver that never reached it, the log's last line."""
+    put_exit(given, 1, "Exception: no queue 'streams'")
+    ended = LaunchStatus(LaunchState.ENDED, 2, "application_1 FINISHED exited with status 2")
+    by_log = watch(given, clock, UNKNOWN_THERE).assess()
+    by_yarn = watch(given, clock, ended).assess()
+
+    assert ("no queue 'streams'" in by_log.reason, by_log.fatal) == (True, False)
+    assert ("exit code 2: application_1" in by_yarn.reason, by_yarn.fatal) == (True, True)
+
+
+def test_a_cluster_that_cannot_be_asked_from_here_is_waited_for(given, clock) -> None:
+    """Without an address a process goes by what another one was told last, and by the time."""
+    watcher = watch(given, clock, LaunchStatus(LaunchState.RUNNING, None, "application_1"), None)
+    told = watcher.assess()
+    clock.time += LAUNCH_S
+    silent = watcher.assess()
+    clock.time += START_TIMEOUT_S
+    lost = RunWatcher(given.storage, "r1", clock, "d1", ask=lambda _: None)
+    lost.assess()
+    clock.time += START_TIMEOUT_S + 1
+
+    assert {RunState.STARTING} == {told.run_state, silent.run_state}
+    assert "yarn spark-stream-d1: running: application_1" in lost.assess().reason
 
 
 # --- intents ----------------------------------------------------------------------------------

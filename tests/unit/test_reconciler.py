@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
 from airflow_provider.runtime.control.submit import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
@@ -51,9 +52,14 @@ STATES: dict[str, tuple[dict[str, Any], Action, dict[str, Action]]] = {
         {"fail": Action.REFUSE},
     ),
     "submission to a cluster that was accepted": (
-        {**REMOTE, "submission_gone": True, "exit": an_exit(0)},
+        {**REMOTE, "submission_gone": True, "launch": LaunchStatus(LaunchState.QUEUED)},
         Action.ADOPT,
         {"fail": Action.REFUSE},
+    ),
+    "submission to a cluster that has lost it": (
+        {**REMOTE, "submission_gone": True, "launch": LaunchStatus(LaunchState.GONE)},
+        Action.SUBMIT,
+        {},
     ),
     "submission to a cluster that was not": (
         {**REMOTE, "submission_gone": True, "exit": an_exit(1)},

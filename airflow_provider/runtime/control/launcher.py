@@ -94,16 +94,27 @@ def _supervise(submission: _Submission, command: Sequence[str], log: Path) -> in
                 entered_with(run, driver_id, pid)
 
         code = _run_in_turn(submission, command, output, on_started)
-        record_exit(run, driver_id, code, output)
-    if code == EXIT_OK and "cluster" not in command:
+        is_given = code == EXIT_OK and _is_remote(command)
+        record_exit(run, driver_id, code, output, is_given=is_given)
+    if code == EXIT_OK and not is_given:
         make_in_background()
     return code
 
 
-def record_exit(run: RunDirectory, driver_id: str, code: int, log: BinaryIO) -> None:
-    """Record how a driver has ended; the storage may be what it has failed with, so try again."""
+def record_exit(
+    run: RunDirectory, driver_id: str, code: int, log: BinaryIO, *, is_given: bool = False
+) -> None:
+    """Record how a driver has ended; the storage may be what it has failed with, so try again.
+
+    Args:
+        run: the run.
+        driver_id: the driver.
+        code: the exit code of its process.
+        log: its log.
+        is_given: whether that process has given it to a cluster, which may still have it.
+    """
     record = DriverEnd(
-        state=LaunchState.ENDED.value,
+        state=(LaunchState.UNKNOWN if is_given else LaunchState.ENDED).value,
         exit_code=code,
         last_lines=_last_lines(log),
         at=to_iso(SystemClock().now()),
@@ -147,8 +158,16 @@ def _run_in_turn(
 
 
 def _is_local(command: Sequence[str]) -> bool:
-    masters = [value for option, value in itertools.pairwise(command) if option == "--master"]
-    return bool(masters) and masters[-1].startswith("local")
+    return _option(command, "--master").startswith("local")
+
+
+def _is_remote(command: Sequence[str]) -> bool:
+    return _option(command, "--deploy-mode") == "cluster"
+
+
+def _option(command: Sequence[str], name: str) -> str:
+    given = [value for option, value in itertools.pairwise(command) if option == name]
+    return given[-1] if given else ""
 
 
 def _wait_for_slot(submission: _Submission, output: IO[bytes]) -> DriverSlot | None:

@@ -22,8 +22,8 @@ class SubmissionRecord(Document):
         number: orders the run's submissions, independent of clocks.
         is_remote: whether the driver runs in deploy mode cluster, so that the end of the submitting
             process says nothing of the driver's.
-        launcher: the launcher to ask about the driver until it has the lease; None for
-            ``spark-submit``.
+        launcher: the service that starts the driver; None for a process of the submitter's machine,
+            ``spark-submit`` or the driver itself.
     """
 
     CONTENTS = Contents.FACTS
@@ -144,8 +144,8 @@ class DriverEnd(Document):
 
     Attributes:
         state: ``ended``, or ``gone`` if the cluster has forgotten the driver; ``unknown`` after a
-            wait.
-        exit_code: of the driver's process; None if it is not known.
+            wait, and after ``spark-submit`` has given the driver to a cluster and ended with 0.
+        exit_code: of the driver's process, or of ``spark-submit``; None if it is not known.
         reason: one line of the cluster's own, which may be a line of the driver's log; or empty.
         last_lines: the end of the driver's log, for the task's error; empty on a cluster.
         at: by the writer's clock.
@@ -169,7 +169,7 @@ class DriverEnd(Document):
 
     def with_missing(self, later: DriverEnd) -> DriverEnd:
         """Return this record with what only a later one knows."""
-        known = self if self.status().is_over else later
+        known = later if later.status().is_over and not self.status().is_over else self
         waited_s = self.waited_s if self.waited_s is not None else later.waited_s
         return dataclasses.replace(known, waited_s=waited_s)
 

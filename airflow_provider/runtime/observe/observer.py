@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.api.launchers import LaunchState
+from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
 from airflow_provider.runtime.base.clock import Due, to_iso
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
@@ -21,7 +21,7 @@ from airflow_provider.runtime.observe.state import Assessment, RunState, assess,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.api.launchers import Handle, LaunchStatus
+    from airflow_provider.runtime.api.launchers import Handle
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
@@ -161,7 +161,7 @@ class RunWatcher:
             answer = self._ask_launcher(snapshot.handle)
             if answer is None:
                 return snapshot, assessment
-            self._launch = self._answer(answer, snapshot.handle)
+            self._launch = self._answer(_with_submission(answer, snapshot), snapshot.handle)
             if self._launch.is_over:
                 # A driver puts its final checkpoint, and why it fails, before it ends.
                 snapshot = self.poll()
@@ -197,6 +197,15 @@ class RunWatcher:
         if (error := rewound_error(self._directory.url, self.run_id, rewound)) is not None:
             raise error
         return verify_final(self._directory, final)
+
+
+def _with_submission(answer: LaunchStatus, snapshot: RunSnapshot) -> LaunchStatus:
+    """Return a cluster's answer; before ``spark-submit`` has ended, a missing run is no end."""
+    submission = snapshot.submission
+    is_by_process = submission is not None and submission.launcher is None
+    if answer.state is LaunchState.GONE and is_by_process and not snapshot.submission_gone:
+        return LaunchStatus(LaunchState.RUNNING, None, f"spark-submit is at work: {answer.reason}")
+    return answer
 
 
 def _start_timeout_s(snapshot: RunSnapshot) -> float:

@@ -49,7 +49,7 @@ class RunSnapshot:
         submission_gone: whether its process has certainly ended, or will never start.
         submission_started: whether its process has come up.
         submission_lost: whether a wait for its driver has timed out.
-        handle: its run on a cluster; None while unknown, and for ``spark-submit``.
+        handle: its run on a cluster; None while unknown, and if no cluster can be asked about it.
         launch: the launcher's last answer about that run; None before the first question.
         host: the machine of the submission's process; empty if unknown.
         waits_for: what the submission's process waits for before it starts the driver.
@@ -153,11 +153,15 @@ def read_snapshot(
     driver = submission.driver_id if submission is not None else None
     process = run.process_of(driver) if driver is not None else None
     is_launched = submission is not None and submission.launcher is not None
-    launch = run.launch_of(driver) if driver is not None and is_launched else None
+    is_remote = is_launched or (submission is not None and submission.is_remote)
+    launch = run.launch_of(driver) if driver is not None and is_remote else None
     is_started = launch is not None or (process is not None and not process.is_revoked)
     is_gone = process is not None and (process.is_revoked or process.identity.is_gone())
     end = run.end_of(driver) if driver is not None else None
     ended = end if end is not None and end.status().is_over else None
+    # Only the process of spark-submit has a log here: of another end the cluster has told.
+    told = ended if ended is not None and not ended.last_lines else None
+    is_given = end is not None and ended is None and end.exit_code is not None
     attempt = run.last_attempt()
     is_silent = final is None and (attempt is None or attempt.outcome is None)
     is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
@@ -170,12 +174,12 @@ def read_snapshot(
         attempt=attempt,
         submission=submission,
         exit=ended if not is_launched else None,
-        submission_gone=is_gone,
+        submission_gone=is_gone or is_given,
         submission_started=is_started,
         submission_lost=end is not None and end.waited_s is not None,
         progress=run.progress(),
         handle=launch.handle() if launch is not None else None,
-        launch=(ended or launch).status() if launch is not None else None,
+        launch=(told or launch).status() if launch is not None else None,
         host=process.identity.host if process is not None else "",
         waits_for=process.waits_for if process is not None else "",
         is_driver_gone=process is not None and process.driver_is_gone,

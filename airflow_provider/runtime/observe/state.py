@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.api.launchers import LaunchState
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.errors.fixes import RESTORE_ELSEWHERE
@@ -136,10 +137,10 @@ def _left_state(attempt: AttemptRecord | None) -> RunState:
 
 
 def _assess_submission(snapshot: RunSnapshot) -> Assessment:
-    if snapshot.exit is not None and not _is_under_way(snapshot):
-        return assess_end(snapshot, snapshot.exit.exit_code)
     if snapshot.launch is not None and snapshot.launch.is_over:
         return assess_end(snapshot, snapshot.launch.exit_code)
+    if snapshot.exit is not None:
+        return assess_end(snapshot, snapshot.exit.exit_code)
     if _is_ending(snapshot):
         return Assessment(RunState.ENDING)
     if _lease_of_submission(snapshot) or (snapshot.submission_gone and not _is_under_way(snapshot)):
@@ -160,13 +161,11 @@ def _is_ending(snapshot: RunSnapshot) -> bool:
 
 
 def _is_under_way(snapshot: RunSnapshot) -> bool:
-    was_given = (
-        snapshot.exit.exit_code == 0 if snapshot.exit is not None else snapshot.submission_started
-    )
+    """Whether a driver that has not spoken may come up without the process that submitted it."""
     is_remote = snapshot.submission is not None and snapshot.submission.is_remote
     return (
         is_remote
-        and was_given
+        and snapshot.submission_started
         and snapshot.own_attempt is None
         and not _lease_of_submission(snapshot)
     )
@@ -174,7 +173,7 @@ def _is_under_way(snapshot: RunSnapshot) -> bool:
 
 def assess_end(snapshot: RunSnapshot, exit_code: int | None) -> Assessment:
     """Decide about a run whose watched driver has ended without a final checkpoint."""
-    # In deploy mode cluster the exit code is that of the process that waited for the driver.
+    # In deploy mode cluster the exit code may be that of the process that waited for the driver.
     attempt = snapshot.own_attempt
     run_state = _left_state(attempt) if attempt is not None else RunState.FAILED
     if attempt is not None and run_state is RunState.CANCELLED:
@@ -198,13 +197,21 @@ def ending_of(snapshot: RunSnapshot) -> Failure:
     )
     owner = snapshot.lease.owner.host if snapshot.lease is not None and is_its_lease else ""
     launch, ended = snapshot.launch, snapshot.exit
-    known = launch.exit_code if launch is not None else None
+    code = launch.exit_code if launch is not None else None
+    if code is None and ended is not None:
+        code = ended.exit_code
+    lines = ended.last_lines if ended is not None else ()
+    cluster = ""
+    # Of a driver that never reached it a cluster knows less than the log of spark-submit.
+    if launch is not None and snapshot.handle is not None:
+        says = launch.state is not LaunchState.GONE or not lines
+        cluster = launch.describe(snapshot.handle) if says else ""
     return silent_failure(
-        ended.exit_code if ended is not None else known,
-        ended.last_lines if ended is not None else (),
+        code,
+        lines,
         host=attempt.host if attempt is not None else owner or snapshot.host,
         remains=snapshot.remains,
-        cluster=launch.describe(snapshot.handle) if launch is not None and snapshot.handle else "",
+        cluster=cluster,
     )
 
 
