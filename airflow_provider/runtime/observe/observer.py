@@ -202,8 +202,13 @@ class RunWatcher:
 def _with_submission(answer: LaunchStatus, snapshot: RunSnapshot) -> LaunchStatus:
     """Return a cluster's answer; before ``spark-submit`` has ended, a missing run is no end."""
     submission = snapshot.submission
-    is_by_process = submission is not None and submission.launcher is None
-    if answer.state is LaunchState.GONE and is_by_process and not snapshot.submission_gone:
+    is_submitting = (
+        submission is not None
+        and submission.launcher is None
+        and snapshot.exit is None
+        and not snapshot.submission_gone
+    )
+    if answer.state is LaunchState.GONE and is_submitting:
         return LaunchStatus(LaunchState.RUNNING, None, f"spark-submit is at work: {answer.reason}")
     return answer
 
