@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 import os
 import uuid
@@ -20,6 +19,7 @@ from airflow_provider.hooks.connection_checks import (
 from airflow_provider.hooks.driver_hook import DriverHook, airflow_home, airflow_logs
 from airflow_provider.hooks.launchers import get_connection, refuse_other
 from airflow_provider.hooks.log_tail import log_folders
+from airflow_provider.hooks.masters import handle_on, master_of, open_client
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.hooks.submit_options import (
     SubmitOptions,
@@ -27,14 +27,6 @@ from airflow_provider.hooks.submit_options import (
     check_uploads,
     driver_environment,
     token_conf,
-)
-from airflow_provider.hooks.yarn import (
-    ADDRESS,
-    YARN,
-    YarnClient,
-    resource_managers,
-    user_name,
-    yarn_handle,
 )
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.base.host import current_umask
@@ -66,6 +58,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.hooks.driver_hook import ClusterClient
+    from airflow_provider.hooks.kubernetes_pods import PodsClient
+    from airflow_provider.hooks.yarn import YarnClient
     from airflow_provider.runtime.api.launchers import Handle
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
@@ -101,6 +95,7 @@ class SparkStreamingHook(DriverHook):
     ) -> None:
         super().__init__(conn_id, options, with_lineage=with_lineage, clock=clock)
         self._warm = warm
+        self._clients: dict[str, YarnClient | PodsClient | None] = {}
 
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         try:
@@ -117,8 +112,9 @@ class SparkStreamingHook(DriverHook):
                     job_root=job_root,
                 )
                 found = [check_submission(submission)]
-                if self._is_on_yarn(connection) and self._yarn is not None:
-                    found.append(self._yarn.check())
+                handle = self._handle(connection, "none")
+                if handle is not None and (client := self._client(handle)) is not None:
+                    found.append(client.check(handle))
                 return True, "; ".join(found)
         # RuntimeError: of older apache-spark providers.
         except (AirflowException, SparkStreamError, OSError, ValueError, RuntimeError) as error:
@@ -138,8 +134,7 @@ class SparkStreamingHook(DriverHook):
         if is_cluster and _is_kubernetes(connection):
             files = configured(self._environment(), self._options.properties_file)
             check_uploads({**files, **conf}, named=f"conn_id {self._conn_id!r}")
-        if self._is_on_yarn(connection):
-            self._yarn  # noqa: B018 - refuses a wrong address
+        self._handle(connection, "")  # refuses a wrong address of its cluster
         self._options.check_here(is_cluster=is_cluster)
         if is_cluster and has_secrets:
             raise ConfigError(
@@ -157,7 +152,7 @@ class SparkStreamingHook(DriverHook):
         """Start a driver with ``spark-submit``; see :meth:`.DriverHook.submit`.
 
         Crash safety: the intent is stored first; see :mod:`~.control.submit`. A death before the
-        handle of an application on YARN leaves a driver that is waited for, and not asked about.
+        handle leaves a driver on a cluster that is waited for, and not asked about.
         """
         job_dir = spec.job_dir
         self.check(job_dir, spec.entry, has_secrets=bool(secrets))
@@ -185,32 +180,28 @@ class SparkStreamingHook(DriverHook):
             warm=self._warm_settings(spec),
             environment={**self._environment(), **(secrets or {})},
         )
-        if self._is_on_yarn(self._spark_connection()) and self._yarn is not None:
-            run.put_handle(yarn_handle(driver_id))
+        if (handle := self._handle(self._spark_connection(), driver_id)) is not None:
+            run.put_handle(handle)
         self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
         return record
 
     def client_of(self, handle: Handle) -> ClusterClient | None:
-        return self._yarn if handle.launcher == YARN else None
+        return self._client(handle)
 
-    @functools.cached_property
-    def _yarn(self) -> YarnClient | None:
-        environ, named = self._environment(), f"conn_id {self._conn_id!r}"
-        extra = get_connection(self._conn_id).extra_dejson
-        addresses = resource_managers(extra, environ, named=named)
-        if addresses:
-            return YarnClient(addresses, user_name(environ), self._clock)
-        self.log.info(
-            "%s: YARN cannot be asked about a driver that has not come up; give %s in the "
-            "connection's extra, or set HADOOP_CONF_DIR to the folder of a yarn-site.xml that "
-            "names the ResourceManager",
-            named,
-            ADDRESS,
-        )
-        return None
+    def _client(self, handle: Handle) -> YarnClient | PodsClient | None:
+        if handle.launcher not in self._clients:
+            connection = get_connection(self._conn_id)
+            opened = open_client(handle.launcher, connection, self._environment())
+            self._clients[handle.launcher] = opened
+        return self._clients[handle.launcher]
 
-    def _is_on_yarn(self, connection: Connection) -> bool:
-        return self._deploys_to_cluster(connection) and _master_of(connection).startswith("yarn")
+    def _handle(self, connection: Connection, driver_id: str) -> Handle | None:
+        """Return the handle of a driver on a cluster that can be asked; None for any other one."""
+        if not self._deploys_to_cluster(connection):
+            return None
+        files = configured(self._environment(), self._options.properties_file)
+        handle = handle_on(connection, driver_id, {**files, **self._given_conf(connection)})
+        return handle if handle is not None and self._client(handle) is not None else None
 
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path
@@ -264,7 +255,7 @@ class SparkStreamingHook(DriverHook):
         conf = self._with_lineage(self._given_conf(connection))
         conf.update({key: value for key, value in travels.items() if value})
         conf.update(self._options.properties)
-        return WarmSettings(_master_of(connection), conf)
+        return WarmSettings(master_of(connection), conf)
 
     def _jvm_settings(self, master: str, conf: Mapping[str, str], log: Path) -> dict[str, str]:
         environ, options = self._environment(), self._options
@@ -318,13 +309,6 @@ class SparkStreamingHook(DriverHook):
                 "standalone master; use deploy mode client, YARN or Kubernetes"
             )
         return connection
-
-
-def _master_of(connection: Connection) -> str:
-    """Return what ``SparkSubmitHook`` makes of a connection, whose import takes 60 ms."""
-    host, port = connection.host or "", f":{connection.port}" if connection.port else ""
-    is_whole = connection.conn_type == "spark" and host and ("://" in host or not port)
-    return f"{host}{port}" if is_whole else f"{connection.conn_type}://{host}{port}"
 
 
 def _is_kubernetes(connection: Connection) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import airflow_provider
+from airflow_provider.hooks.kubernetes_pods import LABEL
 from airflow_provider.hooks.yarn import yarn_tag
 from airflow_provider.runtime.errors import ConfigError
 
@@ -216,7 +217,7 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
         }
     if master.startswith("k8s"):
         locations = ("driver", "executor")
-        return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in locations}
+        return {f"spark.kubernetes.{p}.label.{LABEL}": token for p in locations}
     return {}
 
 

@@ -212,14 +212,14 @@ class YarnClient:
         self._addresses, self._user = tuple(addresses), user
         self._clock = clock or SystemClock()
 
-    def check(self) -> str:
-        """Return a line if a ResourceManager answers; it looks for no application.
+    def check(self, handle: Handle) -> str:
+        """Return a line if a ResourceManager answers, whether it has the application or not.
 
         Raises:
             ConfigError: it refuses.
             LauncherAwayError: none answers.
         """
-        self._tagged(yarn_tag("none"))
+        self._tagged(yarn_tag(handle.driver_id))
         return f"the ResourceManager at {' or '.join(self._addresses)} answers"
 
     def poll(self, handle: Handle) -> LaunchStatus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import stat
 from pathlib import Path
@@ -195,31 +196,30 @@ def test_an_end_that_yarn_refuses_is_logged(yarn: Yarn, capsys: pytest.CaptureFi
 
 
 def test_without_an_address_a_driver_is_waited_for(
-    yarn: Yarn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    yarn: Yarn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line says what would allow to ask; nothing else is different."""
     connect(monkeypatch)
-    yarn.deferred()
+    with caplog.at_level(logging.INFO):
+        yarn.deferred()
 
-    (line,) = [
-        each for each in capsys.readouterr().out.splitlines() if "YARN cannot be asked" in each
-    ]
+    (line,) = [each for each in caplog.messages if "yarn cannot be asked" in each]
     assert all(each in line for each in ("'yarn'", ADDRESS, "HADOOP_CONF_DIR", "yarn-site.xml"))
     assert None is yarn.job.run.handle_of(yarn.driver_id())
     assert [] == yarn.manager.asked
 
 
 def test_a_triggerer_without_an_address_goes_by_the_records(
-    yarn: Yarn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    yarn: Yarn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says once why, however often it polls."""
     trigger = rebuilt(yarn.deferred())
     connect(monkeypatch)
-    capsys.readouterr()
-    answers = [trigger.hook.ask(yarn_handle(yarn.driver_id())) for _ in range(2)]
+    with caplog.at_level(logging.INFO):
+        answers = [trigger.hook.ask(yarn_handle(yarn.driver_id())) for _ in range(2)]
 
     assert [None, None] == answers
-    assert 1 == capsys.readouterr().out.count("YARN cannot be asked")
+    assert 1 == sum("yarn cannot be asked" in each for each in caplog.messages)
 
 
 def test_a_site_has_the_address(

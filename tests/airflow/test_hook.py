@@ -21,7 +21,8 @@ from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook, _master_of, _submit_hook
+from airflow_provider.hooks.masters import master_of
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook, _submit_hook
 from airflow_provider.hooks.submit_options import (
     NOT_TAKEN,
     SubmitOptions,
@@ -232,7 +233,7 @@ def test_the_master_is_that_of_spark_submit(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_TEST", json.dumps(connection))
     hook = hook_of()
 
-    assert expected == _master_of(hook.get_connection("spark_test"))
+    assert expected == master_of(hook.get_connection("spark_test"))
     assert expected == _submit_hook(conn_id="spark_test")._connection["master"]
 
 

@@ -330,10 +330,10 @@ def test_kerberos_is_used_where_its_package_is(
 
 def test_a_check_says_who_answers(manager: ResourceManagerStandIn) -> None:
     """A person who tests a connection sees the address, or what is wrong with it."""
-    assert f"the ResourceManager at {manager.url} answers" == client_of(manager.url).check()
+    assert f"the ResourceManager at {manager.url} answers" == client_of(manager.url).check(HANDLE)
     manager.answer = (401, {}, b"who are you")
     with pytest.raises(SubmissionRefusedError, match="who are you"):
-        client_of(manager.url).check()
+        client_of(manager.url).check(HANDLE)
 
 
 # --- addresses ----------------------------------------------------------------------------------
