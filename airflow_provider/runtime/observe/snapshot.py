@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.names import is_name
@@ -150,18 +150,7 @@ def read_snapshot(
         raise _vanished(directory, driver_id)
     # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
     final = run.final()
-    driver = submission.driver_id if submission is not None else None
-    process = run.process_of(driver) if driver is not None else None
-    is_launched = submission is not None and submission.launcher is not None
-    is_remote = is_launched or (submission is not None and submission.is_remote)
-    launch = run.launch_of(driver) if driver is not None and is_remote else None
-    is_started = launch is not None or (process is not None and not process.is_revoked)
-    is_gone = process is not None and (process.is_revoked or process.identity.is_gone())
-    end = run.end_of(driver) if driver is not None else None
-    ended = end if end is not None and end.status().is_over else None
-    # Only the process of spark-submit has a log here: of another end the cluster has told.
-    told = ended if ended is not None and not ended.last_lines else None
-    is_given = end is not None and ended is None and end.exit_code is not None
+    of_submission = _read_submission(run, submission) if submission is not None else {}
     attempt = run.last_attempt()
     is_silent = final is None and (attempt is None or attempt.outcome is None)
     is_over = is_silent and liveness in {Liveness.DEAD, Liveness.FREE}
@@ -172,18 +161,9 @@ def read_snapshot(
         lease=lease,
         liveness=liveness,
         attempt=attempt,
-        submission=submission,
-        exit=ended if not is_launched else None,
-        submission_gone=is_gone or is_given,
-        submission_started=is_started,
-        submission_lost=end is not None and end.waited_s is not None,
         progress=run.progress(),
-        handle=launch.handle() if launch is not None else None,
-        launch=(told or launch).status() if launch is not None else None,
-        host=process.identity.host if process is not None else "",
-        waits_for=process.waits_for if process is not None else "",
-        is_driver_gone=process is not None and process.driver_is_gone,
         remains=_remains_of(directory) if is_over else None,
+        **of_submission,
     )
     if newest is not None:
         vars(read)["run_record"] = newest  # of a cached property, which reads it no more
@@ -217,6 +197,32 @@ def _submission(run: RunDirectory, driver_id: str | None) -> SubmissionRecord | 
         return SubmissionRecord.read(run.storage, f"submissions/{driver_id}.json")
     submissions = run.submissions()
     return submissions[-1] if submissions else None
+
+
+def _read_submission(run: RunDirectory, submission: SubmissionRecord) -> dict[str, Any]:
+    """Return the attributes of a snapshot that a submission's own documents say."""
+    driver_id = submission.driver_id
+    process, end = run.process_of(driver_id), run.end_of(driver_id)
+    is_local = submission.launcher is None
+    launch = run.launch_of(driver_id) if submission.is_remote or not is_local else None
+    ended = end if end is not None and end.status().is_over else None
+    # Only the process of spark-submit has a log here: of another end the cluster has told.
+    told = ended if ended is not None and not ended.last_lines else launch
+    is_given = end is not None and ended is None and end.exit_code is not None
+    is_gone = process is not None and (process.is_revoked or process.identity.is_gone())
+    return {
+        "submission": submission,
+        "exit": ended if is_local else None,
+        "submission_gone": is_gone or is_given,
+        "submission_started": launch is not None
+        or (process is not None and not process.is_revoked),
+        "submission_lost": end is not None and end.waited_s is not None,
+        "handle": launch.handle() if launch is not None else None,
+        "launch": told.status() if launch is not None and told is not None else None,
+        "host": process.identity.host if process is not None else "",
+        "waits_for": process.waits_for if process is not None else "",
+        "is_driver_gone": process is not None and process.driver_is_gone,
+    }
 
 
 def _remains_of(directory: JobDirectory) -> Remains:
