@@ -505,11 +505,21 @@ def test_a_bad_launcher_is_refused_when_the_dag_is_parsed(
     assert said in str(raised.value)
 
 
-def test_a_choice_is_the_same_in_another_process() -> None:
-    """What a trigger stores is what the task has said."""
-    choice = present(LauncherChoice.of("livy", "cluster", {"queue": "night"}))
+@pytest.mark.parametrize(
+    ("choice", "kind"),
+    [
+        (LauncherChoice.of("livy", "cluster", {"queue": "night"}), "livy"),
+        (LauncherChoice.of("spark-submit", "spark_default"), "spark-submit"),
+        (LauncherChoice.of(None, "spark_default", {}), "spark-submit"),
+    ],
+)
+def test_a_choice_is_the_same_in_another_process(choice: LauncherChoice, kind: str) -> None:
+    """What a trigger stores is what the task has said, in one form for each launcher."""
+    stored = json.loads(json.dumps(choice.to_dict()))
 
-    assert choice == LauncherChoice.from_dict(json.loads(json.dumps(choice.to_dict())))
+    assert choice == LauncherChoice.from_dict(stored)
+    assert {"kind", "conn_id", "options"} == stored.keys()
+    assert kind == stored["kind"]
 
 
 # --- what people see --------------------------------------------------------------------------

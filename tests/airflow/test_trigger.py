@@ -15,6 +15,7 @@ from handmade import ELSEWHERE, LAUNCHER, RUN, Job, ended_process
 from airflow_provider.hooks.log_tail import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.task_runs import has_returned
+from airflow_provider.runtime.api.launchers import Handle
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -25,6 +26,7 @@ from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
 from airflow_provider.runtime.testing.job_directories import rewind_run
 from airflow_provider.triggers import job_poll, polling
+from airflow_provider.triggers.job_poll import Poll
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
@@ -99,6 +101,31 @@ def test_arguments_of_another_version_are_ignored() -> None:
     rebuilt = import_string(classpath)(**arguments, colour="blue")
 
     assert arguments == rebuilt.serialize()[1]
+
+
+@pytest.mark.parametrize(("launched", "is_near"), [(False, True), (True, False)])
+def test_a_cluster_is_not_asked_beside_polls_of_disks(
+    job: Job, *, launched: bool, is_near: bool
+) -> None:
+    """An answer may take seconds: it is waited for where stores are, and not among quick reads."""
+    job.submit()
+    if launched:
+        job.run.put_handle(Handle(driver_id="driver", launcher="yarn", id="spark-stream-driver"))
+
+    assert is_near is Poll(trigger_of(job)).is_near
+
+
+def test_a_poll_of_a_directory_that_cannot_be_read_is_not_near(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first poll reports it, and may wait."""
+
+    def away(_: Any) -> bool:
+        raise OSError("not mounted")
+
+    monkeypatch.setattr(RunDirectory, "has_handles", away)
+
+    assert not Poll(trigger_of(job)).is_near
 
 
 def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
