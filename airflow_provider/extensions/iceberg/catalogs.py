@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.errors import (
     AbsentInputError,
     ConfigError,
     LostInputError,
+    OutageError,
     SparkStreamError,
 )
 from airflow_provider.runtime.api.kit.extras import require_extra
-from airflow_provider.runtime.api.kit.refusals import refusal_of
+from airflow_provider.runtime.api.kit.refusals import classify, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
     from airflow_provider.extensions.iceberg.table_options import TableOptions
 
@@ -26,6 +29,9 @@ _LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
 _FIRST_VERSION: Final = 2  # of the table format, that has sequence numbers
 # Properties whose values an error may show; a credential can stand in any other one.
 _SHOWN: Final = frozenset({"name", "type", "warehouse", "py-io-impl", "py-catalog-impl"})
+# What pyiceberg raises where it meets metadata that it does not expect.
+_UNFORESEEN: Final = (AssertionError, AttributeError, LookupError, TypeError)
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _LEAST_CHARS: Final = 4  # a shorter value would be found in every text
 
 
@@ -45,8 +51,8 @@ class TableHandle:
 
         Raises:
             AbsentInputError: the catalog has no such table.
-            ConfigError: the extra is missing, the catalog refuses, or the table's format is too
-                old.
+            ConfigError: the extra is missing, the catalog refuses, or pyiceberg cannot read the
+                table's metadata.
             OutageError: the catalog does not answer.
         """
         options = self._options
@@ -56,19 +62,13 @@ class TableHandle:
         with errors_without_secrets(options):
             try:
                 catalog = self._open()
-                table = catalog.load_table(options.table)
+                return catalog.load_table(options.table)
             except NoSuchTableError:
                 raise AbsentInputError(
                     f"{options.name}: the catalog {catalog.name!r} has no such table; create it, "
                     "or correct the table's name, or the catalog's (its property 'name'): an SQL "
                     "catalog has its tables by that"
                 ) from None
-        if table.metadata.format_version < _FIRST_VERSION:
-            raise ConfigError(
-                f"{options.name}: a table of format version 1 has no sequence numbers, which order "
-                "its snapshots; upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')"
-            )
-        return table
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
@@ -87,29 +87,58 @@ class TableHandle:
         return self._catalog
 
 
+def check_has_order(metadata: TableMetadata, name: str) -> None:
+    """Refuse a table whose snapshots have no order that a stream could follow.
+
+    Raises:
+        ConfigError: the table's format is too old.
+    """
+    if metadata.format_version < _FIRST_VERSION:
+        raise ConfigError(
+            f"{name}: a table of format version 1 has no sequence numbers, which order its "
+            "snapshots; upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2'), or "
+            "read it in BATCH mode"
+        )
+
+
 @contextmanager
-def errors_without_secrets(options: TableOptions) -> Iterator[None]:
-    """Turn errors of libraries into the runtime's, without the values of catalog properties.
+def errors_without_secrets(
+    options: TableOptions, file: str | None = None, store: Mapping[str, Any] = EMPTY
+) -> Iterator[None]:
+    """Turn errors of libraries into the runtime's, in one line without the values of properties.
 
     The cause is dropped on purpose: Spark's worker sends the whole chain to the driver as text.
+
+    Args:
+        options: of the source; the values of its catalog's properties are hidden.
+        file: the data file that is read.
+        store: properties of the store, whose values are hidden, too.
     """
+    secrets = {**_properties(options), **store}
     try:
         yield
     except SparkStreamError:
         raise
     except FileNotFoundError as error:
         raise LostInputError(
-            f"{options.name}: a file of the table is gone: {_hidden(str(error), options)}; its "
+            f"{options.name}: a file of the table is gone: {_hidden(str(error), secrets)}; its "
             "snapshot has expired, or the file was removed by hand. Restore it, or start a new "
             "query"
         ) from None
     except Exception as error:  # noqa: BLE001 - each catalog and store has errors of its own
-        text = _hidden(f"{type(error).__name__}: {error}", options)
+        text = _hidden(f"{type(error).__name__}: {error}", secrets)
+        if file is not None:
+            text = f"{file} cannot be read: {text}"
+        if isinstance(error, _UNFORESEEN):  # what a job would be blamed for
+            raise ConfigError(f"{options.name}: pyiceberg cannot read the table: {text}") from None
+        if isinstance(error, OSError) and not classify(error).rule:  # of a store, such as a timeout
+            raise OutageError(f"{options.name}: {text}") from None
         raise refusal_of(error, f"{options.name}: {text}") from None
 
 
-def _hidden(text: str, options: TableOptions) -> str:
-    for key, value in _properties(options).items():
+def _hidden(text: str, secrets: Mapping[str, Any]) -> str:
+    text = " ".join(text.split())
+    for key, value in secrets.items():
         for secret in _secrets_of(key, str(value)):
             if len(secret) >= _LEAST_CHARS:
                 text = text.replace(secret, "***")

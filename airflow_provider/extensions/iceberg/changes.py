@@ -1,7 +1,7 @@
 """Changes of an Iceberg table: what a snapshot did, and whether its files are new rows.
 
-The counts come from the snapshot's manifest list, which every writer must fill in, and not from its
-summary, where they are optional.
+The counts come from the snapshot's manifest list, which every writer must fill in. Those of its
+summary are optional; a removal that only the summary tells of counts, too.
 """
 
 from __future__ import annotations
@@ -34,18 +34,22 @@ class Change:
     added_delete_files: int
 
     @classmethod
-    def of(cls, snapshot_id: int, manifests: Iterable[ManifestFile]) -> Change:
+    def of(cls, snapshot: Snapshot, manifests: Iterable[ManifestFile]) -> Change:
         from pyiceberg.manifest import ManifestContent
 
-        own = [m for m in manifests if m.added_snapshot_id == snapshot_id]
+        own = [m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id]
         data = [m for m in own if m.content == ManifestContent.DATA]
         deletes = [m for m in own if m.content == ManifestContent.DELETES]
         return cls(
             added_files=sum(m.added_files_count or 0 for m in data),
             added_rows=sum(m.added_rows_count or 0 for m in data),
-            removed_files=sum(m.deleted_files_count or 0 for m in data),
+            removed_files=max(
+                sum(m.deleted_files_count or 0 for m in data), _told(snapshot, "deleted-data-files")
+            ),
             removed_rows=sum(m.deleted_rows_count or 0 for m in data),
-            added_delete_files=sum(m.added_files_count or 0 for m in deletes),
+            added_delete_files=max(
+                sum(m.added_files_count or 0 for m in deletes), _told(snapshot, "added-delete-files")
+            ),
         )
 
     @property
@@ -59,7 +63,7 @@ def is_read(snapshot: Snapshot, io: FileIO, options: TableOptions) -> bool:
     Raises:
         ConfigError: the snapshot removed or changed rows, and the options do not allow for it.
     """
-    change = Change.of(snapshot.snapshot_id, snapshot.manifests(io))
+    change = Change.of(snapshot, snapshot.manifests(io))
     operation = snapshot.summary.operation.value if snapshot.summary else ""
     if operation == "replace":
         _check_compaction(snapshot, change, options)
@@ -96,10 +100,11 @@ def _check_compaction(snapshot: Snapshot, change: Change, options: TableOptions)
 
 def _deleted_before(snapshot: Snapshot) -> int:
     """Return how many rows a compaction may leave out: those that were deleted by position."""
-    facts = snapshot.summary.additional_properties if snapshot.summary else {}
+    keys = ("total-position-deletes", "removed-position-deletes")
+    return sum(_told(snapshot, key) for key in keys)
 
-    def number(key: str) -> int:
-        text = facts.get(key) or "0"
-        return int(text) if text.isdecimal() else 0
 
-    return number("total-position-deletes") + number("removed-position-deletes")
+def _told(snapshot: Snapshot, key: str) -> int:
+    """Return a count of a snapshot's summary; 0 without it."""
+    text = (snapshot.summary.additional_properties.get(key) if snapshot.summary else None) or "0"
+    return int(text) if text.isdecimal() else 0

@@ -24,7 +24,7 @@ from pyiceberg.io.pyarrow import (
     pyarrow_to_schema,
 )
 from pyiceberg.schema import prune_columns, visit_with_partner
-from pyiceberg.types import ListType, MapType
+from pyiceberg.types import ListType, MapType, StructType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,16 @@ class FileReader:
 
 
 class _Projection(ArrowProjectionVisitor):
-    """Keeps null lists and maps apart from empty ones."""
+    """Keeps null lists and maps apart from empty ones, and reads required partition columns."""
+
+    def struct(self, struct: StructType, struct_array: Any, field_results: Any) -> Any:
+        """Take a column that a file lacks from its partition, even if the column is required."""
+        known = self._projected_missing_fields
+        fields = (
+            field.model_copy(update={"required": False}) if field.field_id in known else field
+            for field in struct.fields
+        )
+        return super().struct(StructType(*fields), struct_array, field_results)
 
     def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
         if value_array is None or not isinstance(list_array, pa.ListArray | pa.LargeListArray):

@@ -7,7 +7,11 @@ import datetime as dt
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.extensions.iceberg.catalogs import TableHandle, errors_without_secrets
+from airflow_provider.extensions.iceberg.catalogs import (
+    TableHandle,
+    check_has_order,
+    errors_without_secrets,
+)
 from airflow_provider.extensions.iceberg.changes import is_read
 from airflow_provider.extensions.iceberg.columns import projected
 from airflow_provider.extensions.iceberg.history import History, described
@@ -80,7 +84,7 @@ class Planner:
 
     def fix_end(self) -> None:
         """Read only what the table has now, whatever is committed later."""
-        table = self._handle.load()
+        table = self._load()
         self._fixed = table.metadata
         self.reached = (self._history(table).end(), {})  # also where a batch was planned before
 
@@ -222,6 +226,7 @@ class Planner:
         from pyiceberg.table import Table as Handle
 
         table = self._handle.load()
+        check_has_order(table.metadata, self._options.name)
         if self._fixed is None or self._fixed.table_uuid != table.metadata.table_uuid:
             return table
         return Handle(

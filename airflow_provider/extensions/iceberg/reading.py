@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.iceberg.catalogs import errors_without_secrets
 from airflow_provider.extensions.iceberg.columns import as_spark_batch, projected
 from airflow_provider.runtime.api.errors import LostInputError
 
@@ -86,7 +87,9 @@ def read_files(
     """Yield the rows of a task's files, of which a few batches are in memory at a time.
 
     Raises:
+        ConfigError: pyiceberg cannot read a file.
         LostInputError: a file is gone.
+        OutageError: the store does not answer.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io import load_file_io
@@ -101,14 +104,16 @@ def read_files(
     io = load_file_io(task.properties, task.location)
     reader = FileReader(task.metadata, io, columns, where)
     for file in task.files:
-        try:
-            for batch in reader.read(_scan_task(file)):
-                yield as_spark_batch(batch, wanted)
-        except FileNotFoundError:
-            raise LostInputError(
-                f"{options.name}: {file.path} is gone, or one of its delete files; its snapshot "
-                "has expired, or the file was removed by hand. Restore it, or start a new query"
-            ) from None
+        with errors_without_secrets(options, file.path, task.properties):
+            try:
+                for batch in reader.read(_scan_task(file)):
+                    yield as_spark_batch(batch, wanted)
+            except FileNotFoundError:
+                raise LostInputError(
+                    f"{options.name}: {file.path} is gone, or one of its delete files; its "
+                    "snapshot has expired, or the file was removed by hand. Restore it, or start "
+                    "a new query"
+                ) from None
 
 
 def _scan_task(file: ListedFile) -> FileScanTask:

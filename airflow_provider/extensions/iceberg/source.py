@@ -9,7 +9,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider.extensions.iceberg import positions
-from airflow_provider.extensions.iceberg.catalogs import TableHandle
+from airflow_provider.extensions.iceberg.catalogs import TableHandle, check_has_order
 from airflow_provider.extensions.iceberg.columns import projected
 from airflow_provider.extensions.iceberg.history import History
 from airflow_provider.extensions.iceberg.positions import Position
@@ -105,7 +105,8 @@ class IcebergTableSource:
             ConfigError: a column, the filter or Spark's version is wrong, or the catalog refuses.
             OutageError: the catalog does not answer.
         """
-        options = self.bound()
+        metadata = self._table().metadata
+        options = self._bound_to(metadata)
         try:
             from airflow_provider.extensions.iceberg.data_source import FORMAT, IcebergDataSource
         except ImportError:
@@ -115,6 +116,7 @@ class IcebergTableSource:
             ) from None
         if streaming:
             _check_stream(spark, name, self.options)
+            check_has_order(metadata, self.options.name)
         if not is_registered(spark, FORMAT):
             spark.dataSource.register(IcebergDataSource)
         reader = reader_of(spark, name, streaming=streaming)
@@ -122,7 +124,10 @@ class IcebergTableSource:
 
     def bound(self) -> TableOptions:
         """Return the options with the table's columns of now, in which *where* is checked."""
-        schema = self._table().metadata.schema()
+        return self._bound_to(self._table().metadata)
+
+    def _bound_to(self, metadata: TableMetadata) -> TableOptions:
+        schema = metadata.schema()
         projected(schema, self.options.columns, self.options.name)
         _check_where(schema, self.options)
         return dataclasses.replace(self.options, schema=schema.model_dump_json())

@@ -466,13 +466,6 @@ def test_a_table_that_was_made_again_is_refused(table, catalog):
         query.plan()
 
 
-def test_a_table_of_format_version_1_is_refused(catalog):
-    """It has no sequence numbers to order its snapshots by; the error says how to upgrade it."""
-    Table(catalog, properties={"format-version": "1"})
-    with pytest.raises(ConfigError, match="format version 1.*'format-version'='2'"):
-        Query(catalog)
-
-
 def test_snapshots_of_before_an_upgrade_have_no_order(catalog):
     """A start at one of them is refused; the table as a whole can be read."""
     table = Table(catalog, properties={"format-version": "1"})
