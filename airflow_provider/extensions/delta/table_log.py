@@ -36,8 +36,11 @@ _LOG: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 # What delta-rs says of tables that it cannot read; its errors of stores have the same type.
 _UNREADABLE: Final = re.compile(
-    r"(?i)(arrow|json|parquet|protocol|schema|vector) error|unsupported"
+    r"(?i)(argument|arrow|json|parquet|protocol|schema|vector|version) error|unsupported"
+    r"|failed to parse|invalid (checkpoint|column|decimal|log|protocol)|no (protocol|table metadata)"
 )
+_GAP: Final = re.compile(r"commit files, but found gap:.* version: (\d+),.* version: (\d+),")
+_NOT_FOUND: Final = "File not found: "
 _LOOKED_FOR: Final = 64  # so many files are looked for one by one, whether they are current or not
 _HEAD_BYTES: Final = 4096  # of an entry: its time, and the names of files that no other one has
 
@@ -261,9 +264,14 @@ class TableLog:
 
         if isinstance(error, TableNotFoundError):
             return AbsentInputError(f"{self.name}: there is no table in this folder")
+        if gap := _GAP.search(str(error)):
+            return LostInputError(
+                f"{self.name}: {what}: its log has version {gap[1]}, and then version {gap[2]}; "
+                "restore the entries between them"
+            )
         text = self.options.redact(f"{self.name}: {what}: {type(error).__name__}: {error}")
         found = classify(error)
-        if found.failure_class is FailureClass.DATA_MISSING:
+        if found.failure_class is FailureClass.DATA_MISSING or _NOT_FOUND in text:
             return LostInputError(text)
         is_mistake = not found.rule and _UNREADABLE.search(text) is not None
         if is_mistake or found.failure_class.is_permanent:
