@@ -17,6 +17,8 @@ from airflow_provider.runtime.api.kit.typed_json import read_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from airflow_provider.extensions.delta.deleted_rows import DeletedRows
+
 # They write back rows of the files that they remove, and no others.
 _NEVER_APPENDS: Final = frozenset({"DELETE", "UPDATE", "TRUNCATE"})
 _ADDS_OLD_FILES: Final = "RESTORE"
@@ -31,12 +33,14 @@ class TableFile(NamedTuple):
         size: in bytes.
         rows: by the writer's statistics; None without them.
         partition: the values of the columns that partitioned the table when it was added.
+        deleted: its rows that a deletion vector deletes; None without one.
     """
 
     path: str
     size: int
     rows: int | None
     partition: Mapping[str, Any]
+    deleted: DeletedRows | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,9 +105,11 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
             stored = set(parquet.schema_arrow.names)
             names = [name for name in target.names if name in stored - set(file.partition)]
             rows = _rows_of_a_batch(parquet.metadata)
-            groups = _row_groups_of(parquet.metadata, part)
-            for batch in parquet.iter_batches(rows, row_groups=groups, columns=names):
-                yield conformed(batch, target, file, where)
+            for first, groups in _row_groups_of(parquet.metadata, part):
+                for batch in parquet.iter_batches(rows, row_groups=groups, columns=names):
+                    found = conformed(batch, target, file, where)
+                    yield found if file.deleted is None else file.deleted.kept(found, first)
+                    first += batch.num_rows
     except FileNotFoundError:
         raise LostInputError(
             f"{where} is missing: it was removed, by VACUUM or by hand, before it was read"
@@ -116,15 +118,22 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
         raise ConfigError(f"{where} is damaged, or not a Parquet file: {error}") from None
 
 
-def _row_groups_of(metadata: Any, part: FilePart) -> list[int]:
-    """Return the row groups of a part; each of a file's is in exactly one part."""
-    found = []
+def _row_groups_of(metadata: Any, part: FilePart) -> list[tuple[int, list[int]]]:
+    """Return runs of a part's row groups; each group of a file is in exactly one part.
+
+    A run comes with the number of its first row in the file.
+    """
+    runs: list[tuple[int, list[int]]] = []
+    row = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         start = group.column(0).data_page_offset if group.num_columns else 0
         if part.start <= start and (part.end is None or start < part.end):
-            found.append(number)
-    return found
+            if not runs or runs[-1][1][-1] != number - 1:
+                runs.append((row, []))
+            runs[-1][1].append(number)
+        row += group.num_rows
+    return runs
 
 
 def _rows_of_a_batch(metadata: Any) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
+from airflow_provider.extensions.delta.deleted_rows import deleted_rows
 from airflow_provider.extensions.delta.table_schema import check_readable
 from airflow_provider.runtime.api.errors import (
     AbsentInputError,
@@ -37,7 +38,8 @@ _ENTRY: Final = re.compile(r"(\d{20})\.json")
 # What delta-rs says of tables that it cannot read; its errors of stores have the same type.
 _UNREADABLE: Final = re.compile(
     r"(?i)(argument|arrow|json|parquet|protocol|schema|vector|version) error|unsupported"
-    r"|failed to parse|invalid (checkpoint|column|decimal|log|protocol)|no (protocol|table metadata)"
+    r"|error during planning|failed to parse|invalid (checkpoint|column|decimal|log|protocol)"
+    r"|no (protocol|table metadata)"
 )
 _GAP: Final = re.compile(r"commit files, but found gap:.* version: (\d+),.* version: (\d+),")
 _NOT_FOUND: Final = "File not found: "
@@ -181,20 +183,21 @@ class TableLog:
         """Return a version of the table.
 
         Raises:
-            ConfigError: rows of a file were deleted by a deletion vector.
-            LostInputError: the log no longer has what the version consists of.
+            ConfigError: a deletion vector is of a file that is not the version's.
+            LostInputError: the log no longer has what the version consists of, or a deletion
+                vector is missing.
         """
         if self._snapshot is None or self._snapshot.version != version:
             table = self._at(version)
             with self.own_errors(f"the files of version {version} cannot be listed"):
-                found = Snapshot(version, _schema_of(table), tuple(_files_of(table)))
-                with_vector = _first_with_vector(table)
-            if with_vector is not None:
+                deleted = deleted_rows(table)
+                files = [f._replace(deleted=deleted.pop(f.path, None)) for f in _files_of(table)]
+            if deleted:
                 raise ConfigError(
-                    f"{self.name}: {with_vector} of version {version} has a deletion vector, which "
-                    "this source cannot read; run REORG TABLE … APPLY (PURGE), and start again"
+                    f"{self.name}: version {version} has a deletion vector of {next(iter(deleted))}"
+                    ", which is none of its files; run REORG TABLE … APPLY (PURGE), and start again"
                 )
-            self._snapshot = found
+            self._snapshot = Snapshot(version, _schema_of(table), tuple(files))
         return self._snapshot
 
     def _at(self, version: int) -> DeltaTable:
@@ -301,15 +304,3 @@ def _files_of(table: DeltaTable) -> Sequence[TableFile]:
         for row in rows
     )
     return sorted(files, key=lambda file: file.path)
-
-
-def _first_with_vector(table: DeltaTable) -> str | None:
-    """Return a file of which single rows were deleted, or None."""
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
-        return None
-    import pyarrow as pa
-
-    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-        if batch.num_rows:
-            return str(batch.column("filepath")[0].as_py())
-    return None

@@ -48,7 +48,8 @@ class Change:
             ),
             removed_rows=sum(m.deleted_rows_count or 0 for m in data),
             added_delete_files=max(
-                sum(m.added_files_count or 0 for m in deletes), _told(snapshot, "added-delete-files")
+                sum(m.added_files_count or 0 for m in deletes),
+                _told(snapshot, "added-delete-files"),
             ),
         )
 

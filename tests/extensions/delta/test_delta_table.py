@@ -971,8 +971,34 @@ def with_features(folder: Path, version: int, *features: str) -> dict[str, Any]:
     }
 
 
-def test_deletion_vectors_are_refused_by_the_file(folder):
-    """A table that may have them is read; a file that has one is not, in a snapshot or in the log."""
+def test_rows_that_a_deletion_vector_deletes_are_not_in_a_snapshot(folder, monkeypatch):
+    """In any part of a file that several tasks read; rows behind the vector's last bit are left."""
+    folder.mkdir()
+    path = "the rows.parquet"
+    rows = pa.table({"id": pa.array(range(100), pa.int64()), "day": [0] * 100})
+    pq.write_table(rows.select(["id"]), folder / path, row_group_size=10)
+    write_deltalake(str(folder), rows.slice(0, 0), partition_by=["day"])
+    put(folder, 1, info("UPGRADE PROTOCOL"), with_features(folder, 0, "deletionVectors"))
+    size = (folder / path).stat().st_size
+    marked = {
+        **{"path": quote(path), "partitionValues": {"day": "0"}, "size": size},
+        **{"modificationTime": 0, "dataChange": True, "stats": json.dumps({"numRecords": 100})},
+        "deletionVector": inline_vector(0, 9, 10, 31, 59),
+    }
+    put(folder, 2, info("DELETE"), {"add": marked})
+    monkeypatch.setattr(table_files, "_PART_BYTES", size // 4)
+    source = DeltaDataSource(delta_table(str(folder), columns=["day"]).options.to_spark())
+    batch = source.reader(source.schema())
+    days = [b.num_rows for task in batch.partitions() for b in batch.read(task)]
+
+    left = [n for n in range(100) if n not in {0, 9, 10, 31, 59}]
+    assert left == sorted(Query(folder).drain())
+    assert len(days) > 3
+    assert len(left) == sum(days)
+
+
+def test_a_vector_of_a_file_that_a_version_adds_is_refused(folder):
+    """Which of its rows are new is not known; an unknown file's vector is refused, too."""
     append(folder, *range(40))
     put(folder, 1, info("UPGRADE PROTOCOL"), with_features(folder, 1, "deletionVectors"))
     append(folder, 100)
@@ -983,7 +1009,20 @@ def test_deletion_vectors_are_refused_by_the_file(folder):
     assert "version 3 (WRITE) adds marked.parquet with a deletion vector" in refused(
         Query(folder, starts=3)
     )
-    assert "marked.parquet of version 3 has a deletion vector" in refused(Query(folder))
+
+
+def test_a_deletion_vector_that_is_gone_is_lost_input(folder):
+    """Its rows would come back without it; a file that breaks the protocol is refused for good."""
+    append(folder, *range(40))
+    put(folder, 1, info("UPGRADE PROTOCOL"), with_features(folder, 1, "deletionVectors"))
+    vector = {"storageType": "p", "pathOrInlineDv": f"file://{folder}/gone.bin".replace(" ", "%20")}
+    marked = {"deletionVector": {**vector, "offset": 1, "sizeInBytes": 40, "cardinality": 1}}
+    put(folder, 2, info("WRITE"), copied_file(folder, "marked.parquet", **marked))
+
+    assert "gone.bin" in refused(Query(folder), LostInputError)
+    bare = {"deletionVector": inline_vector(3), "stats": None}
+    put(folder, 2, info("WRITE"), copied_file(folder, "marked.parquet", **bare))
+    assert "Missing numRecords" in refused(Query(folder))
 
 
 def test_a_delete_by_deletion_vector_can_be_skipped(folder):

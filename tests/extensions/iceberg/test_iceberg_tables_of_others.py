@@ -91,7 +91,10 @@ def test_a_required_column_that_only_the_partition_has_is_read(catalog):
     ]
     schema = Schema(NestedField(1, "id", LongType(), required=True), *fields)
     spec = PartitionSpec(
-        *(PartitionField(f.field_id, 1000 + f.field_id, IdentityTransform(), f.name) for f in fields)
+        *(
+            PartitionField(f.field_id, 1000 + f.field_id, IdentityTransform(), f.name)
+            for f in fields
+        )
     )
     table = Table(catalog, schema=schema, partition_spec=spec)
     noon = dt.datetime(2023, 5, 15, 12, 0, 1, 5)
@@ -99,7 +102,10 @@ def test_a_required_column_that_only_the_partition_has_is_read(catalog):
         **{"p0": 7, "p1": "seven", "p2": noon.date(), "p3": noon},
         **{"p4": noon.replace(tzinfo=UTC), "p5": decimal.Decimal("1.25"), "p6": b"abc"},
     }
-    day, micros = (noon.date() - dt.date(1970, 1, 1)).days, int(noon.replace(tzinfo=UTC).timestamp())
+    day, micros = (
+        (noon.date() - dt.date(1970, 1, 1)).days,
+        int(noon.replace(tzinfo=UTC).timestamp()),
+    )
     at = micros * 1_000_000 + 5
     stored = Record(7, "seven", day, at, at, decimal.Decimal("1.25"), b"abc")
     add_file(table, pa.table({"id": pa.array([1, 2], pa.int64())}), stored)
