@@ -105,7 +105,8 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
             stored = set(parquet.schema_arrow.names)
             names = [name for name in target.names if name in stored - set(file.partition)]
             rows = _rows_of_a_batch(parquet.metadata)
-            for first, groups in _row_groups_of(parquet.metadata, part):
+            for row, groups in _row_groups_of(parquet.metadata, part):
+                first = row
                 for batch in parquet.iter_batches(rows, row_groups=groups, columns=names):
                     found = conformed(batch, target, file, where)
                     yield found if file.deleted is None else file.deleted.kept(found, first)

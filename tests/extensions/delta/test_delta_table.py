@@ -981,8 +981,12 @@ def test_rows_that_a_deletion_vector_deletes_are_not_in_a_snapshot(folder, monke
     put(folder, 1, info("UPGRADE PROTOCOL"), with_features(folder, 0, "deletionVectors"))
     size = (folder / path).stat().st_size
     marked = {
-        **{"path": quote(path), "partitionValues": {"day": "0"}, "size": size},
-        **{"modificationTime": 0, "dataChange": True, "stats": json.dumps({"numRecords": 100})},
+        "path": quote(path),
+        "partitionValues": {"day": "0"},
+        "size": size,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": 100}),
         "deletionVector": inline_vector(0, 9, 10, 31, 59),
     }
     put(folder, 2, info("DELETE"), {"add": marked})

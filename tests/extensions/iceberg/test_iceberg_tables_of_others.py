@@ -97,14 +97,19 @@ def test_a_required_column_that_only_the_partition_has_is_read(catalog):
         )
     )
     table = Table(catalog, schema=schema, partition_spec=spec)
-    noon = dt.datetime(2023, 5, 15, 12, 0, 1, 5)
+    noon = dt.datetime(2023, 5, 15, 12, 0, 1, 5, tzinfo=UTC)
     values = {
-        **{"p0": 7, "p1": "seven", "p2": noon.date(), "p3": noon},
-        **{"p4": noon.replace(tzinfo=UTC), "p5": decimal.Decimal("1.25"), "p6": b"abc"},
+        "p0": 7,
+        "p1": "seven",
+        "p2": noon.date(),
+        "p3": noon.replace(tzinfo=None),
+        "p4": noon,
+        "p5": decimal.Decimal("1.25"),
+        "p6": b"abc",
     }
     day, micros = (
         (noon.date() - dt.date(1970, 1, 1)).days,
-        int(noon.replace(tzinfo=UTC).timestamp()),
+        int(noon.timestamp()),
     )
     at = micros * 1_000_000 + 5
     stored = Record(7, "seven", day, at, at, decimal.Decimal("1.25"), b"abc")
