@@ -105,13 +105,16 @@ class Commit:
         )
 
 
-def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any]) -> Commit:
+def parse_commit(
+    version: int, lines: Iterable[bytes], types: Mapping[str, Any], names: Mapping[str, str]
+) -> Commit:
     """Read an entry of the log.
 
     Args:
         version: its number.
         lines: the actions in JSON.
         types: the Delta types of the columns that may have partitioned the table.
+        names: of these columns, by the names that entries have for them.
 
     Raises:
         CorruptDocumentError: it is not what Delta's protocol says.
@@ -126,7 +129,7 @@ def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any])
             info = action.get("commitInfo") or info
             actions |= {k: action[k] for k in ("metaData", "protocol") if action.get(k)}
             if (add := action.get("add")) and add["dataChange"]:
-                added.append(_file_of(add, types))
+                added.append(_file_of(add, types, names))
                 with_vector = added[-1].path if add.get("deletionVector") else with_vector
             if (remove := action.get("remove")) and remove["dataChange"]:
                 removed += 1
@@ -147,9 +150,11 @@ def parse_commit(version: int, lines: Iterable[bytes], types: Mapping[str, Any])
     )
 
 
-def _file_of(add: Mapping[str, Any], types: Mapping[str, Any]) -> TableFile:
+def _file_of(
+    add: Mapping[str, Any], types: Mapping[str, Any], names: Mapping[str, str]
+) -> TableFile:
     stats = read_json(add["stats"]) if add.get("stats") else {}
-    values = add["partitionValues"]
+    values = {names.get(n, n): text for n, text in add["partitionValues"].items()}
     partition = {n: read_value(text, types[n]) for n, text in values.items() if n in types}
     rows = _whole(stats.get("numRecords"))
     return TableFile(unquote(add["path"]), int(add["size"]), rows, partition)

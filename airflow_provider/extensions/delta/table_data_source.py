@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from airflow_provider.extensions.delta.table_files import read_files, tasks_of
+from airflow_provider.extensions.delta.table_files import read_files
 from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.extensions.delta.table_options import FORMAT, parse_options
 from airflow_provider.extensions.delta.table_planner import TablePlanner
@@ -69,11 +69,11 @@ class DeltaBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         table = TableLog(self._options)
         table.refresh()
-        files = TablePlanner(table, self._schema).snapshot_files()
-        return [InputPartition(task) for task in tasks_of(files)]
+        planner = TablePlanner(table, self._schema)
+        return [InputPartition(task) for task in planner.tasks(planner.snapshot_files())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task; none of the task that Spark makes of an empty table."""
         if partition.value is None:
             return iter(())
-        return read_files(self._options, self._schema, partition.value.parts)
+        return read_files(self._options, self._schema, partition.value)

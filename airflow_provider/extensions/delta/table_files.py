@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.extensions.delta.stored_columns import (
+    has_id,
+    knows_names,
+    name_in_file,
+    with_stored_names,
+)
 from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.runtime.api.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from airflow_provider.extensions.delta.commits import TableFile
+    from airflow_provider.extensions.delta.stored_columns import StoredColumn
     from airflow_provider.extensions.delta.table_options import TableOptions
 
 _TASK_BYTES: Final = 16 * 2**20  # small files share a task, which costs more than reading them
@@ -24,6 +31,8 @@ _TASK_FILES: Final = 64
 _PART_BYTES: Final = 64 * 2**20  # a larger file is read by several tasks
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_ROWS: Final = 20_000
+_EXACT_BITS: Final = {16: 8, 32: 16, 64: 32}  # of integers that a floating number holds
+_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}  # of integers
 _BUFFER_BYTES: Final = 4 * 2**20  # of a column of a row group that is read
 
 
@@ -36,12 +45,13 @@ class FilePart(NamedTuple):
 
 
 class FileTask(NamedTuple):
-    """What one task reads."""
+    """What one task reads, and the columns as files have them."""
 
     parts: tuple[FilePart, ...]
+    columns: Mapping[str, StoredColumn]
 
 
-def tasks_of(files: Iterable[TableFile]) -> list[FileTask]:
+def tasks_of(files: Iterable[TableFile], columns: Mapping[str, StoredColumn]) -> list[FileTask]:
     """Return the tasks that read *files*, in their order: some small ones, or a part of a large."""
     tasks: list[list[FilePart]] = []
     size = 0
@@ -52,7 +62,7 @@ def tasks_of(files: Iterable[TableFile]) -> list[FileTask]:
             size = 0
         tasks[-1].append(part)
         size += length
-    return [FileTask(tuple(task)) for task in tasks]
+    return [FileTask(tuple(task), columns) for task in tasks]
 
 
 def _parts_of(file: TableFile) -> list[FilePart]:
@@ -62,27 +72,30 @@ def _parts_of(file: TableFile) -> list[FilePart]:
 
 
 def read_files(
-    options: TableOptions, schema: StructType, parts: Iterable[FilePart]
+    options: TableOptions, schema: StructType, task: FileTask
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of parts of files.
 
     Args:
         options: of the source.
         schema: the columns of the query; a file without one of them has null there.
-        parts: what is read, one after the other.
+        task: what is read, one part of a file after the other.
 
     Raises:
         ConfigError: a file is damaged, or has values of another type.
         LostInputError: a file is missing.
         OutageError: the store does not answer.
     """
+    import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    target = to_arrow_schema(schema, timezone="UTC")
+    plain = to_arrow_schema(schema, timezone="UTC")
+    target = with_stored_names(plain, task.columns)
     table = TableLog(options)
-    for part in parts:
+    for part in task.parts:
         with table.own_errors(f"{part.file.path} cannot be read"):
-            yield from _read(table, part, target)
+            for batch in _read(table, part, target):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=plain)
 
 
 def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -102,8 +115,7 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
             parquet = pq.ParquetFile(
                 source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES
             )
-            stored = set(parquet.schema_arrow.names)
-            names = [name for name in target.names if name in stored - set(file.partition)]
+            names = _names_read(parquet.schema_arrow, target, file, where)
             rows = _rows_of_a_batch(parquet.metadata)
             for row, groups in _row_groups_of(parquet.metadata, part):
                 first = row
@@ -117,6 +129,15 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
         ) from None
     except pa.ArrowInvalid as error:
         raise ConfigError(f"{where} is damaged, or not a Parquet file: {error}") from None
+
+
+def _names_read(stored: pa.Schema, target: pa.Schema, file: TableFile, where: str) -> list[str]:
+    """Return the names in the file of the columns that are read from it."""
+    read = [field for field in target if field.name not in file.partition]
+    if read and len(stored) and all(has_id(f) for f in read) and not any(map(has_id, stored)):
+        raise ConfigError(f"{where} has no ids of its columns, by which this table is read")
+    names = (name_in_file(field, stored) for field in read)
+    return [name for name in names if name is not None]
 
 
 def _row_groups_of(metadata: Any, part: FilePart) -> list[tuple[int, list[int]]]:
@@ -158,9 +179,9 @@ def conformed(
         if field.name in file.partition:
             value = pa.scalar(file.partition[field.name], field.type)
             arrays.append(pa.repeat(value, batch.num_rows))
-        elif field.name in batch.schema.names:
+        elif (name := name_in_file(field, batch.schema)) is not None:
             column = f"{where}: column {field.name!r}"
-            arrays.append(_converted(batch.column(field.name), field.type, column))
+            arrays.append(_converted(batch.column(name), field.type, column))
         else:
             arrays.append(pa.nulls(batch.num_rows, field.type))
     if not arrays:
@@ -171,7 +192,7 @@ def conformed(
 def _converted(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
     import pyarrow as pa
 
-    if array.type.equals(kind):
+    if array.type.equals(kind) and not knows_names(kind):
         return array
     if pa.types.is_dictionary(array.type):
         return _converted(array.dictionary_decode(), kind, where)
@@ -194,12 +215,12 @@ def _converted(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
 def _struct(array: pa.StructArray, kind: pa.StructType, where: str) -> pa.Array:
     import pyarrow as pa
 
-    names = [field.name for field in array.type]
-    stored = dict(zip(names, array.flatten(), strict=True))
+    fields = list(array.type)
+    stored = dict(zip((field.name for field in fields), array.flatten(), strict=True))
     children = [
-        _converted(stored[field.name], field.type, where)
-        if field.name in stored
-        else pa.nulls(len(array), field.type)
+        pa.nulls(len(array), field.type)
+        if (name := name_in_file(field, fields)) is None
+        else _converted(stored[name], field.type, where)
         for field in kind
     ]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
@@ -234,15 +255,29 @@ def _is_exact(stored: pa.DataType, kind: pa.DataType) -> bool:
 
     if at.is_null(stored):
         return True
-    for is_number in (at.is_signed_integer, at.is_floating):
-        if is_number(kind):
-            return bool(is_number(stored) and stored.bit_width <= kind.bit_width)
-    if at.is_decimal(kind):
-        is_narrower = at.is_decimal(stored) and stored.precision <= kind.precision
-        return bool(is_narrower and stored.scale == kind.scale)
+    if at.is_floating(kind) or at.is_signed_integer(kind) or at.is_decimal(kind):
+        return _is_exact_number(stored, kind)
     if at.is_timestamp(kind):  # INT96, which Spark writes, has no zone; it is in UTC
-        return bool(at.is_timestamp(stored) and (kind.tz is not None or stored.tz is None))
+        is_day = at.is_date32(stored) and kind.tz is None
+        return is_day or (at.is_timestamp(stored) and (kind.tz is not None or stored.tz is None))
     binary = (at.is_binary, at.is_large_binary, at.is_fixed_size_binary)
     text = (at.is_string, at.is_large_string)
     known = {at.is_string: (*text, *binary[:2]), at.is_binary: binary}
     return any(of(kind) and any(check(stored) for check in known[of]) for of in known)
+
+
+def _is_exact_number(stored: pa.DataType, kind: pa.DataType) -> bool:
+    import pyarrow.types as at
+
+    is_whole = at.is_signed_integer(stored)
+    if at.is_decimal(kind):
+        room = kind.precision - kind.scale
+        if is_whole:
+            return bool(room >= _DIGITS[stored.bit_width])
+        is_narrower = at.is_decimal(stored) and stored.scale <= kind.scale
+        return bool(is_narrower and stored.precision - stored.scale <= room)
+    if at.is_signed_integer(kind):
+        return bool(is_whole and stored.bit_width <= kind.bit_width)
+    if is_whole:
+        return bool(stored.bit_width <= _EXACT_BITS[kind.bit_width])
+    return bool(at.is_floating(stored) and stored.bit_width <= kind.bit_width)

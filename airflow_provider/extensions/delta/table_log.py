@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
 from airflow_provider.extensions.delta.deleted_rows import deleted_rows
+from airflow_provider.extensions.delta.stored_columns import stored_columns
 from airflow_provider.extensions.delta.table_schema import check_readable
 from airflow_provider.runtime.api.errors import (
     AbsentInputError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.delta.commits import Commit
     from airflow_provider.extensions.delta.positions import Position
+    from airflow_provider.extensions.delta.stored_columns import StoredColumn
     from airflow_provider.extensions.delta.table_options import TableOptions
 
 _LOG: Final = "_delta_log"
@@ -88,6 +90,12 @@ class TableLog:
         return _schema_of(self.table)
 
     @property
+    def stored_columns(self) -> dict[str, StoredColumn]:
+        """The current columns as files have them, by their names."""
+        configuration = self.table.metadata().configuration
+        return stored_columns(self.schema, configuration, self.name)
+
+    @property
     def partition_types(self) -> dict[str, str]:
         """The Delta types of the columns by which the table is partitioned now."""
         types = {field["name"]: field["type"] for field in self.schema["fields"]}
@@ -142,7 +150,10 @@ class TableLog:
                 except FileNotFoundError:
                     raise self._cleaned_up(version) from None
             try:
-                self._commits[version] = parse_commit(version, lines, self._value_types())
+                columns = self.stored_columns.values()
+                names = {column.physical: column.name for column in columns}
+                types = self._value_types()
+                self._commits[version] = parse_commit(version, lines, types, names)
             except SparkStreamError as error:
                 raise type(error)(f"{self.name}: {error}") from error
         return self._commits[version]

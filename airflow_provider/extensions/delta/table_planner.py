@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.extensions.delta.partition_values import PartitionFilter
 from airflow_provider.extensions.delta.positions import Position, at_snapshot, at_version
+from airflow_provider.extensions.delta.table_files import tasks_of
 from airflow_provider.extensions.delta.table_options import APPENDED, NOW, SNAPSHOT
 from airflow_provider.extensions.delta.table_schema import (
     check_columns,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.extensions.delta.commits import Commit, TableFile
+    from airflow_provider.extensions.delta.table_files import FileTask
     from airflow_provider.extensions.delta.table_log import TableLog
     from airflow_provider.runtime.api.kit.clock import Clock
 
@@ -76,6 +78,8 @@ class TablePlanner:
         self._version = table.version  # older ones may lack columns; newer ones may not
         self._known_columns = frozenset(field["name"] for field in table.schema["fields"])
         check_columns(table.schema, wanted, table.name, may_lack=False)
+        stored = table.stored_columns
+        self._stored = {name: stored[name] for name in wanted.fieldNames()}
 
     # --- where a query starts and ends ------------------------------------------------------------
 
@@ -287,6 +291,10 @@ class TablePlanner:
 
     # --- the files of a version -------------------------------------------------------------------
 
+    def tasks(self, files: Sequence[TableFile]) -> list[FileTask]:
+        """Return the tasks that read *files*."""
+        return tasks_of(files, self._stored)
+
     def snapshot_files(self) -> list[TableFile]:
         """Return the files of the current version that ``where=`` selects."""
         files = self._files_of_snapshot(self.table.version)
@@ -322,7 +330,9 @@ class TablePlanner:
                 f"{where}: the table was replaced, and has another id; begin with a new query"
             )
         may_lack = commit.version <= self._version
-        others = check_metadata(commit.metadata, self._wanted, where, may_lack=may_lack)
+        others = check_metadata(
+            commit.metadata, self._wanted, self._stored, where, may_lack=may_lack
+        )
         new = set(others) - self._known_columns
         if new and not may_lack and self.table.options.columns is None:
             self._known_columns |= new

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.delta.stored_columns import is_stored_alike, stored_columns
 from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
 
-# Those which files with deletion vectors or renamed columns make matter are looked at besides.
+    from airflow_provider.extensions.delta.stored_columns import StoredColumn
+
 _READER_FEATURES: Final = frozenset(
-    {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+    {
+        *("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
+        *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
+    }
 )
 _NEWEST_READER: Final = 3  # of the protocol; it names its features one by one
-_NAME_MAPPING: Final = "delta.columnMapping.mode"
 _ATOMIC: Final = frozenset(
     {
         *("string", "byte", "short", "integer", "long", "float", "double", "boolean", "binary"),
@@ -38,7 +42,6 @@ def check_readable(table: DeltaTable, name: str) -> None:
     """
     protocol = table.protocol()
     check_protocol(protocol.min_reader_version, protocol.reader_features or (), name)
-    check_configuration(table.metadata().configuration, name)
 
 
 def check_protocol(reader_version: int, features: Sequence[str], name: str) -> None:
@@ -52,15 +55,6 @@ def check_protocol(reader_version: int, features: Sequence[str], name: str) -> N
         raise ConfigError(
             f"{name}: the table has the feature {unknown[0]!r}, which this source cannot read; "
             "read it with Delta's own connector"
-        )
-
-
-def check_configuration(configuration: Mapping[str, Any], name: str) -> None:
-    """Refuse a table whose files have other names of columns; see `check_readable`."""
-    if str(configuration.get(_NAME_MAPPING) or "none") != "none":
-        raise ConfigError(
-            f"{name}: the table has {_NAME_MAPPING}, so its files have other names of columns, "
-            "which this source cannot read; read it with Delta's own connector"
         )
 
 
@@ -120,13 +114,19 @@ def _nullable(kind: Any) -> Any:
 
 
 def check_metadata(
-    metadata: Mapping[str, Any], wanted: StructType, where: str, *, may_lack: bool
+    metadata: Mapping[str, Any],
+    wanted: StructType,
+    stored: Mapping[str, StoredColumn],
+    where: str,
+    *,
+    may_lack: bool,
 ) -> list[str]:
     """Refuse metadata of a commit under which the columns of a query cannot be read.
 
     Args:
         metadata: the action in the log.
         wanted: the columns of the query.
+        stored: these columns as files have them.
         where: the table and the version, for messages.
         may_lack: whether a column may be missing, because the metadata are older than the query.
 
@@ -134,13 +134,18 @@ def check_metadata(
         The names of the columns that the query does not read.
 
     Raises:
-        ConfigError: a column was dropped or has another type.
+        ConfigError: a column was dropped, or has another type or another name in files.
     """
-    check_configuration(metadata.get("configuration") or {}, where)
     # A table may be created without columns, and then without this text.
     text = metadata.get("schemaString") or _NO_COLUMNS
     schema = json.loads(text)  # noqa: TID251 - a text in a text that was checked
     check_columns(schema, wanted, where, may_lack=may_lack)
+    now = stored_columns(schema, metadata.get("configuration") or {}, where)
+    if not may_lack and not is_stored_alike(stored.values(), now.values()):
+        raise ConfigError(
+            f"{where}: a column was replaced by another one of the same name; begin with a new "
+            "query from a snapshot (starts='snapshot')"
+        )
     return [f["name"] for f in schema["fields"] if f["name"] not in wanted.fieldNames()]
 
 
@@ -155,8 +160,8 @@ def check_columns(
             continue
         if column not in known:
             raise ConfigError(
-                f"{where}: column {column!r} was dropped; begin with a new query from a snapshot "
-                "(starts='snapshot')"
+                f"{where}: column {column!r} was dropped or renamed; begin with a new query from a "
+                "snapshot (starts='snapshot')"
             )
         if not _is_same(kind, known[column], may_lack=may_lack):
             raise ConfigError(
@@ -189,4 +194,8 @@ def _spaceless(kind: Any) -> Any:
 
 
 def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind["type"])
+    from pyspark.sql.types import StructType
+
+    field = {"name": "column", "type": _nullable(kind), "nullable": True, "metadata": {}}
+    made = StructType.fromJson({"type": "struct", "fields": [field]})
+    return str(made.fields[0].dataType.simpleString())

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from airflow_provider.extensions.delta.positions import from_json
-from airflow_provider.extensions.delta.table_files import read_files, tasks_of
+from airflow_provider.extensions.delta.table_files import read_files
 from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.extensions.delta.table_planner import Limit, TablePlanner
 
@@ -92,10 +92,10 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._plans or self._refreshed()
         planner.check_position(begin)
         planner.check_position(to)
-        return [InputPartition(task) for task in tasks_of(planner.check_present(begin, to))]
+        return [InputPartition(task) for task in planner.tasks(planner.check_present(begin, to))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_files(self._options, self._schema, partition.value.parts)
+        return read_files(self._options, self._schema, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: how far a query has read is in its checkpoint, and not in the table."""

@@ -635,9 +635,20 @@ def test_values_are_converted_where_no_value_changes():
             pa.binary(),
             [b"ab", None, b"cd", b"ef"],
         ),
+        (pa.array([1, None, -(2**31), 3], pa.int32()), pa.float64(), [1.0, None, -(2.0**31), 3.0]),
+        (
+            pa.array([1, None, -(2**63), 3], pa.int64()),
+            pa.decimal128(21, 2),
+            [Decimal(1), None, Decimal(-(2**63)), Decimal(3)],
+        ),
+        (
+            pa.array([0, None, 1, 2], pa.date32()),
+            pa.timestamp("us"),
+            [dt.datetime(1970, 1, 1), None, dt.datetime(1970, 1, 2), dt.datetime(1970, 1, 3)],  # noqa: DTZ001 - local times
+        ),
         (
             pa.array([Decimal("1.50"), None, 2, 3], pa.decimal128(4, 2)),
-            pa.decimal128(9, 2),
+            pa.decimal128(9, 3),
             [Decimal("1.50"), None, Decimal("2.00"), Decimal("3.00")],
         ),
     ]
@@ -662,7 +673,9 @@ def converted(array: Any, kind: Any) -> list[Any]:
         (pa.array([1], pa.int64()), pa.int32()),
         (pa.array([1.5]), pa.float32()),
         (pa.array([1]), pa.float64()),
+        (pa.array([1], pa.int32()), pa.decimal128(9, 0)),
         (pa.array([Decimal("1.25")]), pa.decimal128(9, 1)),
+        (pa.array([Decimal("1.25")], pa.decimal128(9, 2)), pa.decimal128(9, 3)),
         (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us")),
         (pa.array([0], pa.date32()), pa.timestamp("us", "UTC")),
         (pa.array([{"a": 1}]), pa.list_(pa.int64())),
@@ -1042,7 +1055,7 @@ def test_a_delete_by_deletion_vector_can_be_skipped(folder):
     assert [*range(40), 100] == Query(folder, starts=0, changes=APPENDED).drain()
 
 
-@pytest.mark.parametrize("feature", ["typeWidening", "variantType"])
+@pytest.mark.parametrize("feature", ["rowTracking2", "variantType"])
 def test_an_unknown_feature_is_refused_by_name(folder, feature):
     """When the table is opened, and when a running query meets it."""
     append(folder, 1)
@@ -1052,17 +1065,6 @@ def test_an_unknown_feature_is_refused_by_name(folder, feature):
 
     assert feature in refused(query)
     with pytest.raises(ConfigError, match=feature):
-        Query(folder)
-
-
-def test_renamed_columns_are_refused(folder):
-    """A table whose files have other names of columns is not read with nulls."""
-    append(folder, 1)
-    metadata = next(a["metaData"] for a in actions(folder, 0) if "metaData" in a)
-    metadata["configuration"] = {"delta.columnMapping.mode": "name"}
-    put(folder, 1, with_features(folder, 1, "columnMapping"), {"metaData": metadata})
-
-    with pytest.raises(ConfigError, match=r"(?i)column.?mapping"):
         Query(folder)
 
 
@@ -1098,7 +1100,7 @@ def test_a_damaged_entry_is_refused_by_version(folder, line):
 
     assert "the table cannot be opened" in refused(query)
     with pytest.raises(CorruptDocumentError, match=r"version 1 of its log cannot be read"):
-        parse_commit(1, [line.encode()], {})
+        parse_commit(1, [line.encode()], {}, {})
 
 
 # --- the source in a job --------------------------------------------------------------------------
