@@ -18,6 +18,7 @@ import functools
 import gzip
 import json
 import math
+import os
 import re
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from airflow_provider.runtime.errors import SparkStreamError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pyiceberg.table import StaticTable
     from pyspark.sql import SparkSession
 
 EXACT, REFUSED, WRONG, CRASHED, UNJUDGED = "exact", "refused", "WRONG", "CRASHED", "not judged"
@@ -110,9 +112,13 @@ def iceberg_tables(root: Path, scratch: Path) -> Iterator[GoldenTable]:
         yield GoldenTable(
             str(folder.parent.relative_to(root)),
             functools.partial(iceberg_table, "golden.t", catalog=catalog),
-            lambda table=table: table.scan().to_arrow().to_pylist(),
+            functools.partial(_judged_iceberg, table),
             _LONG_AGO if len(table.metadata.snapshots) > 1 else None,
         )
+
+
+def _judged_iceberg(table: StaticTable) -> list[dict[str, Any]]:
+    return list(table.scan().to_arrow().to_pylist())
 
 
 def _age_of(file: Path) -> tuple[int, int, str]:
@@ -212,8 +218,10 @@ def _comparable(value: Any) -> Any:
 
 
 def session() -> SparkSession:
-    """Return a session whose times are in UTC."""
+    """Return a session whose times are in UTC, and whose workers have this Python's packages."""
     from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
     conf = {
         "spark.ui.enabled": "false",

@@ -1006,7 +1006,8 @@ def test_rows_that_a_deletion_vector_deletes_are_not_in_a_snapshot(folder, monke
     monkeypatch.setattr(table_files, "_PART_BYTES", size // 4)
     source = DeltaDataSource(delta_table(str(folder), columns=["day"]).options.to_spark())
     batch = source.reader(source.schema())
-    days = [b.num_rows for task in batch.partitions() for b in batch.read(task)]
+    read: Any = [each for task in batch.partitions() for each in batch.read(task)]
+    days = [each.num_rows for each in read]
 
     left = [n for n in range(100) if n not in {0, 9, 10, 31, 59}]
     assert left == sorted(Query(folder).drain())
@@ -1033,11 +1034,13 @@ def test_a_deletion_vector_that_is_gone_is_lost_input(folder):
     append(folder, *range(40))
     put(folder, 1, info("UPGRADE PROTOCOL"), with_features(folder, 1, "deletionVectors"))
     vector = {"storageType": "p", "pathOrInlineDv": f"file://{folder}/gone.bin".replace(" ", "%20")}
-    marked = {"deletionVector": {**vector, "offset": 1, "sizeInBytes": 40, "cardinality": 1}}
+    marked: dict[str, Any] = {
+        "deletionVector": {**vector, "offset": 1, "sizeInBytes": 40, "cardinality": 1}
+    }
     put(folder, 2, info("WRITE"), copied_file(folder, "marked.parquet", **marked))
 
     assert "gone.bin" in refused(Query(folder), LostInputError)
-    bare = {"deletionVector": inline_vector(3), "stats": None}
+    bare: dict[str, Any] = {"deletionVector": inline_vector(3), "stats": None}
     put(folder, 2, info("WRITE"), copied_file(folder, "marked.parquet", **bare))
     assert "Missing numRecords" in refused(Query(folder))
 

@@ -57,8 +57,8 @@ def batch_rows(catalog: dict[str, str], **options: Any) -> list[dict[str, Any]]:
     source = iceberg_table(TABLE, catalog=catalog, **options)
     data_source = IcebergDataSource(source.bound().to_spark())
     reader = data_source.reader(data_source.schema())
-    read = [b.to_pylist() for part in reader.partitions() for b in reader.read(part)]
-    return [row for rows in read for row in rows]
+    read: Any = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in read for row in batch.to_pylist()]
 
 
 def test_a_table_of_format_version_1_is_read_by_a_batch_alone(catalog):
@@ -195,13 +195,9 @@ def test_a_removal_that_only_the_summary_tells_of_is_refused(monkeypatch, key):
     """A manifest that another program has rewritten may name another snapshot."""
     options = TableOptions(table=TABLE, catalog="c")
     monkeypatch.setattr(Snapshot, "manifests", lambda *_: [])
-    snapshot = Snapshot(
-        snapshot_id=7,
-        sequence_number=2,
-        timestamp_ms=0,
-        manifest_list="none",
-        summary=Summary(Operation.OVERWRITE, **{key: "1"}),
-    )
+    facts = {"snapshot-id": 7, "sequence-number": 2, "timestamp-ms": 0, "manifest-list": "none"}
+    summary = Summary(Operation.OVERWRITE, **{key: "1"})
+    snapshot = Snapshot.model_validate({**facts, "summary": summary})
 
     io: Any = None
     with pytest.raises(ConfigError, match="snapshot 7 .overwrite.* removed rows"):
