@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class SparkWatermarkSensor(BaseSensorOperator):
     """Wait until the output of a stream is complete up to a moment of event time.
 
-    The watermark of the last published batch has reached it: every earlier row is in the output, or
-    was counted as late. So a following DAG reads whole hours, however late the stream is. A
+    The watermark of the last published batch has reached it: every earlier row that was read is in
+    the output, or was counted as late. So a following DAG reads whole hours, however late the
+    stream is. Rows may come late all the same; a query without windows writes them. A
     FINISHED job is complete permanently. It needs the storage alone: no Spark, no connection. It
     waits for a stopped stream until *timeout*. XCom: per query the moment up to which its output is
     complete, ``end`` for one that was drained.

@@ -73,6 +73,20 @@ def test_an_hour_is_complete_when_a_batch_with_its_watermark_is_published(stream
     assert (True, False) == (found.is_up_to(3_600_000), found.is_up_to(3_600_001))
 
 
+def test_a_query_without_state_is_complete_up_to_what_its_last_batch_has_read(
+    stream: Stream,
+) -> None:
+    """Nothing waits for a batch with that watermark; a window does, so with state it does not count."""
+    stream.commit_hour(0)
+    stream.spark.commit(0, next_watermark_ms=2 * 3_600_000)
+    without = completeness(stream.directory).describe()
+
+    stream.spark.keep_state()
+
+    assert {"q": "1970-01-01T02:00:00.000Z"} == without
+    assert {"q": "1970-01-01T01:00:00.000Z"} == completeness(stream.directory).describe()
+
+
 def test_what_is_complete_needs_no_waiting(stream: Stream) -> None:
     """The result says up to when the output is complete, deferrable or not."""
     stream.commit_hour(0).commit_hour(1)

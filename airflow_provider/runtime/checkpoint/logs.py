@@ -301,6 +301,17 @@ class CheckpointLogs:
     def is_stateful(self) -> bool:
         return bool(numbers_in(self._storage.list("state")))
 
+    def complete_ms(self, batch: int) -> int | None:
+        """Return the event time up to which all is written once *batch* is; None for none.
+
+        A window is written by the batch that begins with its watermark. A query without state holds
+        nothing back: what a batch has read counts, too.
+        """
+        reached = self.offsets(batch).watermark_ms
+        if not self.is_stateful():
+            reached = max(reached, self.commit(batch).watermark_ms)
+        return reached or None
+
 
 class CommitLog(Protocol):
     """Spark's own logs in STREAMING, the record of the run's commit in BATCH."""
@@ -318,6 +329,9 @@ class CommitLog(Protocol):
 
     def is_stateful(self) -> bool:
         """Whether any batch has written state."""
+
+    def complete_ms(self, batch: int) -> int | None:
+        """Return the event time up to which all is written once a committed batch is."""
 
     def offsets(self, batch: int) -> OffsetEntry:
         """Return the offsets of the sources at the end of a planned batch."""

@@ -101,7 +101,7 @@ class QueryReporter:
         return FinalQuery(
             query_id=logs.query_id(),
             batch_id=position.last_commit if position.last_commit >= 0 else None,
-            watermark=millis_to_iso(position.watermark_ms) if position.watermark_ms else None,
+            watermark=self._complete_until(position.last_commit),
             finished=self._phase is QueryPhase.DRAINED,
             sources=self._final_sources(position.last_commit, states),
             operators=tuple(
@@ -128,6 +128,10 @@ class QueryReporter:
             ),
             row_counts=row_counts,
         )
+
+    def _complete_until(self, batch: int) -> str | None:
+        reached = self._query.logs.complete_ms(batch) if batch >= 0 else None
+        return millis_to_iso(reached) if reached is not None else None
 
     def _final_sources(self, batch: int, states: FinishStates) -> tuple[FinalSource, ...]:
         offsets = self._query.logs.offsets(batch).source_offsets() if batch >= 0 else []

@@ -57,6 +57,9 @@ class BatchLog:
     def is_stateful(self) -> bool:
         return False
 
+    def complete_ms(self, batch: int) -> None:
+        """Return None: a batch job has no watermark."""
+
     def offsets(self, batch: int) -> OffsetEntry:
         """Return an entry without sources: a batch job has read them to their end."""
         del batch

@@ -1,7 +1,8 @@
 """Published batches, completeness and reports of a stream: how far its output can be read.
 
 A published batch with watermark W has emitted all windows that end by W, and later rows for them
-are late. So the output is complete up to W.
+are late. So the output is complete up to W. A query without windows has written each row that it
+has read, so its output is complete up to the watermark after the batch. It writes late rows, too.
 """
 
 from __future__ import annotations
@@ -43,18 +44,16 @@ class PublishedBatch:
     """The last batch of a query that readers of its output see; None of each before the first one.
 
     Attributes:
-        offsets: the offsets that the batch has read to, and its watermark.
+        offsets: the offsets that the batch has read to.
+        watermark_ms: the event time up to which its output is complete.
         epoch: the record of the sinks' epoch; None for Spark's own sinks, and when folded.
     """
 
     query_id: str | None
     number: int | None
     offsets: OffsetEntry | None
+    watermark_ms: int | None
     epoch: EpochRecord | None
-
-    @property
-    def watermark_ms(self) -> int | None:
-        return (self.offsets.watermark_ms or None) if self.offsets is not None else None
 
 
 def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
@@ -66,8 +65,9 @@ def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
     if records.has_own():  # Spark's own sinks publish as they write; ours after Spark's commit
         number = min(number, records.find().newest)
     if number < 0:
-        return PublishedBatch(query_id, None, None, None)
-    return PublishedBatch(query_id, number, logs.offsets(number), records.published(number))
+        return PublishedBatch(query_id, None, None, None, None)
+    offsets, complete_ms = logs.offsets(number), logs.complete_ms(number)
+    return PublishedBatch(query_id, number, offsets, complete_ms, records.published(number))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -206,8 +206,9 @@ class CheckpointBuilder:
         self._write(f"offsets/{batch}", text.encode())
         return self
 
-    def commit(self, batch: int) -> Self:
-        self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+    def commit(self, batch: int, *, next_watermark_ms: int = 0) -> Self:
+        text = json.dumps({"nextBatchWatermarkMs": next_watermark_ms}, separators=(",", ":"))
+        self._write(f"commits/{batch}", f"v1\n{text}".encode())
         return self
 
     def run(self, batch: int, *, watermark_ms: int = 0) -> Self:
