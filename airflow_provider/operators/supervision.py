@@ -98,6 +98,7 @@ def _position(query: FinalQuery | PublishedQuery) -> dict[str, Any]:
         "batch": query.batch_id,
         "watermark": query.watermark,
         "offsets": {source.name: source.end_offset for source in query.sources},
+        "versions": {s.name: s.version for s in query.sinks if s.version is not None},
     }
 
 

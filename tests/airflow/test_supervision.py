@@ -157,6 +157,7 @@ def test_a_stream_is_handed_over_from_one_dag_run_to_the_next(stream: Stream) ->
         "batch": 1,
         "watermark": query["watermark"],
         "offsets": {"flights": {"logOffset": 1}},
+        "versions": {},
     }
     assert {"run_id": RUN, "outcome": "RUNNING", "queries": {"q": position}} == extra
     assert (RUN, RUN) == (first.run_id, second.run_id)

@@ -267,6 +267,10 @@ class DeltaSink:
         table = self._loaded()
         return delta_log.last_epoch(table, query_id) if table is not None else -1
 
+    def version(self) -> int | None:
+        table = self._loaded()
+        return table.version() if table is not None else None
+
     def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
         last = delta_log.last_epoch(table, epoch.query_id)
         if delta_log.is_reverted(table, epoch):

@@ -277,6 +277,11 @@ class IcebergSink:
         table = self._found()
         return Ledger.of(table.metadata, query_id).last if table is not None else -1
 
+    def version(self) -> int | None:
+        table = self._found()
+        snapshot = table.current_snapshot() if table is not None else None
+        return snapshot.snapshot_id if snapshot is not None else None
+
     def _has(self, table: Table, ledger: Ledger, committable: Committable, fence: Fence) -> bool:
         epoch = committable.epoch
         if epoch.epoch >= ledger.last:

@@ -397,6 +397,21 @@ class KeyedSink(Protocol):
 
 
 @runtime_checkable
+class VersionedSink(Protocol):
+    """A sink whose output has versions, such as a table.
+
+    The final checkpoint and the asset's event name the version up to which a consumer reads.
+    Without it they name none.
+    """
+
+    def version(self) -> int | None:
+        """Return the newest version, as ``ends=`` of the output's source takes it; None for none.
+
+        It holds every epoch that was committed before this call.
+        """
+
+
+@runtime_checkable
 class VisibleSink(Protocol):
     """A sink whose rows are visible when they are staged, and which knows an epoch by its number.
 

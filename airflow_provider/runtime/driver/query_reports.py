@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.api.sinks import VersionedSink
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import FinishState, finish_states_of
 from airflow_provider.runtime.driver.lifecycle.events import QueryPhase
@@ -94,6 +95,7 @@ class QueryReporter:
         logs, counts, committer = self._query.logs, self._query.counts, self._query.committer
         position, written, states = logs.position(), self._written(), self._finish_states()
         last = committer.last_record() if committer is not None else None
+        versions = self._versions()
         unread = self._query.reading().unread_input
         row_counts = check_row_counts(
             self._definition, counts.totals(), written, unread_input=unread
@@ -123,11 +125,16 @@ class QueryReporter:
                     epoch=last.epoch if last is not None else None,
                     rows=rows,
                     quarantine=self._is_quarantine(name),
+                    version=versions.get(name),
                 )
                 for name, rows in written.items()
             ),
             row_counts=row_counts,
         )
+
+    def _versions(self) -> dict[str, int | None]:
+        sinks = self._definition.all_sinks
+        return {each.name: each.version() for each in sinks if isinstance(each, VersionedSink)}
 
     def _complete_until(self, batch: int) -> str | None:
         reached = self._query.logs.complete_ms(batch) if batch >= 0 else None

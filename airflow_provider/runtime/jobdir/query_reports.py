@@ -168,12 +168,18 @@ class FinalOperator:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedSink:
-    """A sink with the last epoch that was published to it; None if none is recorded."""
+    """A sink with the last epoch that was published to it; None if none is recorded.
+
+    Attributes:
+        version: of the table when the run had published, or the id of its snapshot; None for a sink
+            without versions.
+    """
 
     name: str
     epoch: NonNegative | None
     rows: NonNegative | None
     quarantine: bool = dataclasses.field(default=False, metadata=OMITTED)
+    version: NonNegative | None = dataclasses.field(default=None, metadata=OMITTED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -168,6 +168,17 @@ def test_an_epoch_without_rows_makes_the_table_and_no_version(folder):
     assert sink.name == delta(str(folder)).name
 
 
+def test_its_version_holds_all_that_was_committed_before(folder):
+    """None without a table; then the newest one, also if another writer has made it."""
+    sink = HandStagedDelta(folder)
+    assert sink.version() is None
+    commit(folder, staged(folder, 0, "a"))
+    ours = sink.version()
+    add(folder, "theirs")
+
+    assert (1, 2) == (ours, sink.version())
+
+
 def test_the_history_tells_of_the_epoch(folder):
     """The version's entry names the query, the epoch and the driver's token."""
     commit(folder, staged(folder, 4, "a", token=7))

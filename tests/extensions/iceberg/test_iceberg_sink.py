@@ -209,6 +209,17 @@ def test_an_epoch_without_rows_makes_no_snapshot(sink, catalog):
     assert (["a"], 1) == (names(catalog), len(snapshots(catalog)))
 
 
+def test_its_version_is_the_snapshot_that_holds_all_that_was_committed(sink, catalog):
+    """None without a table, and for one without rows."""
+    versions = [sink.version()]
+    for committable in (sink.staged(0), sink.staged(1, "a"), sink.staged(2), sink.staged(3, "b")):
+        sink.commit(committable, OpenFence())
+        versions.append(sink.version())
+
+    first, second = (snapshot.snapshot_id for snapshot in snapshots(catalog))
+    assert [None, None, first, first, second] == versions
+
+
 def test_an_expired_snapshot_is_not_published_again(sink, catalog):
     """When other jobs have expired the epoch's snapshot, its repetition still adds nothing."""
     committable = sink.staged(0, "a")
