@@ -46,6 +46,7 @@ SUPERVISED = "flights_supervised"
 HOW_FAR = "flights_supervised_how_far"
 UPGRADE = "flights_upgrade"
 VERSIONED = "flights_versioned"
+TABLES = ["flights_tables", "flights_bronze", "flights_silver", "flights_gold"]
 
 
 @pytest.mark.skipif(bool(missing_names()), reason="an older Airflow lacks names")
@@ -59,7 +60,7 @@ def test_every_example_dag_parses() -> None:
     once = [BACKFILL, BOOTSTRAP, BY_DAY, FLIGHTS]
     streams = [HOURLY, COMPLETE, CHECK, SAVEPOINTS, STREAM, SUPERVISED, HOW_FAR, UPGRADE, VERSIONED]
     events = [EACH_HOUR, HOUR_REPORT]
-    assert sorted([*once, *streams, *events]) == sorted(bag.dags)
+    assert sorted([*once, *streams, *events, *TABLES]) == sorted(bag.dags)
 
 
 @pytest.mark.long
