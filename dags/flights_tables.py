@@ -168,8 +168,8 @@ def flights_complete_hours() -> None:
         this = slice_of(get_current_context())
         rows = pd.read_parquet(f"{HOURS}/{this.name}/output")
         flights = int(rows["flights"].sum())
-        delay = (rows["flights"] * rows["mean_delay"]).sum() / flights if flights else None
-        return {"flights": flights, "mean_delay": delay}
+        late = float((rows["flights"] * rows["mean_delay"]).sum())
+        return {"flights": flights, "mean_delay": late / flights if flights else None}
 
     complete >> hour >> report()
 
