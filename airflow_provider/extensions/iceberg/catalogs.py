@@ -60,8 +60,8 @@ class TableHandle:
         from pyiceberg.exceptions import NoSuchTableError
 
         with errors_without_secrets(options):
+            catalog = self._open()
             try:
-                catalog = self._open()
                 return catalog.load_table(options.table)
             except NoSuchTableError:
                 raise AbsentInputError(
