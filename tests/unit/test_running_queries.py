@@ -1,4 +1,4 @@
-"""What a driver asks of a query: a stream can do more than a batch job, and Spark may publish."""
+"""The protocol of a query: a stream can do more than a batch job, and Spark may publish.
 
 from __future__ import annotations
 
