@@ -246,6 +246,7 @@ class PublishedQuery:
 
 
 QueryReport: TypeAlias = QueryProgress | FinalQuery | PublishedQuery
+"""What a document of a run says of one query."""
 SinkReport: TypeAlias = SinkProgress | PublishedSink
 
 
