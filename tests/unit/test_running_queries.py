@@ -1,4 +1,4 @@
-"""The protocol of a query: a stream can do more than a batch job, and Spark may publish.
+"""Queries that a driver runs: a stream can do more than a batch job, and Spark may publish."""
 
 from __future__ import annotations
 
