@@ -21,6 +21,8 @@ _READER_FEATURES: Final = frozenset(
     {
         *("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
         *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
+        # Columns of this type are refused, and only where they are read.
+        *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
     }
 )
 _NEWEST_READER: Final = 3  # of the protocol; it names its features one by one
@@ -86,7 +88,10 @@ def spark_schema(schema: Mapping[str, Any], columns: Sequence[str] | None, name:
 def _check_type(kind: Any, where: str) -> None:
     if isinstance(kind, str):
         if kind not in _ATOMIC and not _DECIMAL.fullmatch(kind):
-            raise ConfigError(f"{where} has the type {kind}, which this source cannot read")
+            raise ConfigError(
+                f"{where} has the type {kind}, which this source cannot read; leave it out with "
+                "columns="
+            )
         return
     for inner in _inner_types(kind):
         _check_type(inner, where)

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMax
 
 from airflow_provider.extensions.delta import delta, delta_table, table_files
 from airflow_provider.extensions.delta.commits import TableFile, parse_commit
+from airflow_provider.extensions.delta.positions import from_json
 from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
 from airflow_provider.extensions.delta.table_files import conformed
 from airflow_provider.extensions.delta.table_options import parse_options
@@ -257,6 +258,27 @@ def test_a_query_that_reads_what_exists_ends_there(folder):
 
     query.restart().prepareForTriggerAvailableNow()
     assert [2, 3] == query.drain()
+
+
+def test_a_restart_that_reads_what_exists_continues_where_it_stopped(folder):
+    """
+    A batch that was planned before is read again first, and no offset goes back to the query's
+    start (delta-io/delta#1431).
+    """
+    append(folder, 1)
+    append(folder, 2)
+    query = Query(folder, max_files=1)
+    query.batch()
+    assert query.plan()  # and dies before the batch is read
+    append(folder, 3)
+    query.restart().prepareForTriggerAvailableNow()
+
+    first = [row["id"] for row in query.run()]
+    append(folder, 4)
+    rest = query.drain()
+    assert [1, 2, 3] == sorted(first + rest)
+    orders = [from_json(json.loads(text)).order for text in query.offsets]
+    assert orders == sorted(orders)
 
 
 def test_a_batch_is_read_again_with_the_same_rows(folder):
@@ -1058,7 +1080,7 @@ def test_a_delete_by_deletion_vector_can_be_skipped(folder):
     assert [*range(40), 100] == Query(folder, starts=0, changes=APPENDED).drain()
 
 
-@pytest.mark.parametrize("feature", ["rowTracking2", "variantType"])
+@pytest.mark.parametrize("feature", ["icebergCompatV9", "rowTracking2"])
 def test_an_unknown_feature_is_refused_by_name(folder, feature):
     """When the table is opened, and when a running query meets it."""
     append(folder, 1)

@@ -272,3 +272,19 @@ def test_files_from_before_a_type_was_widened_are_read(folder):
 
     noon = dt.datetime(2024, 5, 1)  # noqa: DTZ001 - a local time
     assert [{"a": 1, "b": 2.0, "c": Decimal("3.00"), "d": noon}] == query.read
+
+
+@pytest.mark.parametrize("kind", ["variant", "void"])
+def test_a_column_of_a_type_that_is_not_read_can_be_left_out(folder, kind):
+    """The other columns of its table are read; the error says how."""
+    (folder / "_delta_log").mkdir(parents=True)
+    columns = [
+        {"name": name, "type": each, "nullable": True, "metadata": {}}
+        for name, each in (("id", "long"), ("facts", kind))
+    ]
+    first = added(folder, "one", pa.table({"id": [1]}))
+    put(folder, 0, protocol("variantType"), metadata(columns, None), first)
+
+    with pytest.raises(ConfigError, match=f"'facts' has the type {kind}, .* leave it out with col"):
+        Query(folder)
+    assert [1] == Query(folder, columns=["id"]).drain()
