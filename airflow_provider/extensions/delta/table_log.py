@@ -50,10 +50,18 @@ _HEAD_BYTES: Final = 4096  # of an entry: its time, and the names of files that 
 
 
 class Snapshot(NamedTuple):
-    """A version of the table: its schema as Delta has it, and its files by their paths."""
+    """A version of the table.
+
+    Attributes:
+        version: its number.
+        schema: as Delta has it in JSON.
+        stored: the columns as files have them.
+        files: in the order of their paths.
+    """
 
     version: int
     schema: Mapping[str, Any]
+    stored: Mapping[str, StoredColumn]
     files: tuple[TableFile, ...]
 
 
@@ -208,7 +216,9 @@ class TableLog:
                     f"{self.name}: version {version} has a deletion vector of {next(iter(deleted))}"
                     ", which is none of its files; run REORG TABLE … APPLY (PURGE), and start again"
                 )
-            self._snapshot = Snapshot(version, _schema_of(table), tuple(files))
+            schema = _schema_of(table)
+            stored = stored_columns(schema, table.metadata().configuration, self.name)
+            self._snapshot = Snapshot(version, schema, stored, tuple(files))
         return self._snapshot
 
     def _at(self, version: int) -> DeltaTable:

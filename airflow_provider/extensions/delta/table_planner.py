@@ -14,6 +14,7 @@ from airflow_provider.extensions.delta.table_schema import (
     check_columns,
     check_metadata,
     check_protocol,
+    check_stored,
 )
 from airflow_provider.runtime.api.errors import ConfigError, LostInputError, SparkStreamError
 from airflow_provider.runtime.api.kit.clock import SystemClock
@@ -316,6 +317,7 @@ class TablePlanner:
         where = f"{self.table.name}: version {version}"
         may_lack = version <= self._version
         check_columns(snapshot.schema, self._wanted, where, may_lack=may_lack)
+        check_stored(snapshot.stored, self._stored, where, may_lack=may_lack)
         return snapshot.files
 
     def _check_commit(self, commit: Commit) -> None:

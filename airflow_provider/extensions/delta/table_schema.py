@@ -146,12 +146,23 @@ def check_metadata(
     schema = json.loads(text)  # noqa: TID251 - a text in a text that was checked
     check_columns(schema, wanted, where, may_lack=may_lack)
     now = stored_columns(schema, metadata.get("configuration") or {}, where)
-    if not may_lack and not is_stored_alike(stored.values(), now.values()):
+    check_stored(now, stored, where, may_lack=may_lack)
+    return [f["name"] for f in schema["fields"] if f["name"] not in wanted.fieldNames()]
+
+
+def check_stored(
+    now: Mapping[str, StoredColumn],
+    wanted: Mapping[str, StoredColumn],
+    where: str,
+    *,
+    may_lack: bool,
+) -> None:
+    """Refuse files that have the columns of a query under other names; see `check_metadata`."""
+    if not may_lack and not is_stored_alike(wanted.values(), now.values()):
         raise ConfigError(
             f"{where}: a column was replaced by another one of the same name; begin with a new "
             "query from a snapshot (starts='snapshot')"
         )
-    return [f["name"] for f in schema["fields"] if f["name"] not in wanted.fieldNames()]
 
 
 def check_columns(

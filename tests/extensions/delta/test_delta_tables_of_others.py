@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider.runtime.errors import ConfigError, LostInputError
 from tests.extensions.delta.table_support import Query, append
@@ -233,6 +234,30 @@ def test_a_column_that_changes_under_a_query_is_refused(folder, then, words):
 
     with pytest.raises(ConfigError, match=words):
         query.drain()
+
+
+def test_a_replaced_column_is_found_in_a_new_snapshot_too(folder):
+    """The entry that replaced it may be cleaned up."""
+    append(folder, 1)
+    query = Query(folder, on_gap="snapshot")
+    query.drain()
+    table_id = next(a["metaData"]["id"] for a in actions(folder, 0) if "metaData" in a)
+    changed = metadata([field("id", "long", "col-2", 2)], "name")
+    changed["metaData"]["id"] = table_id
+    put(
+        folder,
+        1,
+        protocol("columnMapping"),
+        changed,
+        added(folder, "one", pa.table({"col-2": [2]})),
+    )
+    DeltaTable(str(folder)).create_checkpoint()
+    for version in (0, 1):
+        entry(folder, version).unlink()
+
+    with pytest.raises(ConfigError, match="replaced by another one of the same name"):
+        query.drain()
+    assert {None, 2} == set(Query(folder).drain())
 
 
 def test_an_unknown_way_of_naming_columns_is_refused(folder):
