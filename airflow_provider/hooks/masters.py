@@ -75,7 +75,8 @@ def open_client(
             "yarn-site.xml that names the ResourceManager"
         )
     elif launcher == KUBERNETES:
-        context = (connection.extra_dejson.get("conf") or {}).get(_CONTEXT)
+        conf = connection.extra_dejson.get("conf")
+        context = conf.get(_CONTEXT) if isinstance(conf, dict) else None
         found = pods_client(master_of(connection), context, environ)
         if not isinstance(found, str):
             return found

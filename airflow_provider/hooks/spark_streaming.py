@@ -134,8 +134,8 @@ class SparkStreamingHook(DriverHook):
         if is_cluster and _is_kubernetes(connection):
             files = configured(self._environment(), self._options.properties_file)
             check_uploads({**files, **conf}, named=f"conn_id {self._conn_id!r}")
-        self._handle(connection, "")  # refuses a wrong address of its cluster
         self._options.check_here(is_cluster=is_cluster)
+        self._handle(connection, "")  # refuses a wrong address of its cluster
         if is_cluster and has_secrets:
             raise ConfigError(
                 f"conn_id {self._conn_id!r}: in deploy mode cluster the environment of the driver "

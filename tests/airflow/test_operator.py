@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk import DAG, Asset, Param, Variable
 from airflow_names import DagSerialization, TaskDeferred, redact
-from handmade import ELSEWHERE, RUN, TI, Job, ended_process
+from handmade import ELSEWHERE, LAUNCHER, RUN, TI, Job, ended_process
 from services import wait_for
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
@@ -420,6 +420,7 @@ def test_a_live_driver_of_the_run_is_adopted(job: Job) -> None:
         "run_id": RUN,
         "driver_id": "driver",
         "generation": 1,
+        "launcher": LAUNCHER,
         "wait_for_foreign": False,
         "on_kill_policy": "stop",
         "poll_interval": 0.05,
