@@ -84,7 +84,7 @@ class ApiServerStandIn:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def refusal(self, code: int, reason: str) -> tuple[int, bytes]:
         status = {"kind": "Status", "apiVersion": "v1", "code": code, "message": reason}
