@@ -303,7 +303,7 @@ def test_files_from_before_a_type_was_widened_are_read(folder):
 def test_a_column_of_a_type_that_is_not_read_can_be_left_out(folder, kind):
     """The other columns of its table are read; the error says how."""
     (folder / "_delta_log").mkdir(parents=True)
-    columns = [
+    columns: list[Types] = [
         {"name": name, "type": each, "nullable": True, "metadata": {}}
         for name, each in (("id", "long"), ("facts", kind))
     ]
