@@ -140,8 +140,10 @@ class Chain:
         """Return the rows that bronze has now, as a relation of DuckDB."""
         return duckdb.from_arrow(self.lake.rows("bronze"))
 
+    def raw(self) -> Any:
+        """Return the rows of the raw files, as a relation of DuckDB."""
+        return duckdb.read_parquet(f"{self.root}/raw/*.parquet")
+
     def appended(self) -> Any:
-        """Return all rows that were ever appended to bronze, as a relation of DuckDB."""
-        return duckdb.read_parquet(
-            [f"{self.root}/{name}/*.parquet" for name in ("raw", "appended")]
-        )
+        """Return the raw rows and those that the other program has appended to bronze."""
+        return self.raw().union(duckdb.read_parquet(f"{self.root}/appended/*.parquet"))
