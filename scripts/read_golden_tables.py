@@ -187,9 +187,9 @@ def _both_ways(one: Any, other: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 def _of_error(error: Exception) -> tuple[str, str]:
     if isinstance(error, SparkStreamError):
         return REFUSED, f"{type(error).__name__}: {error}"
-    own = _OWN_ERROR.search(str(error))
-    if own is not None:
-        return REFUSED, f"{own[1]}: {own[2]}"
+    own = _OWN_ERROR.findall(str(error))
+    if own:  # causes come first
+        return REFUSED, ": ".join(own[-1])
     return CRASHED, f"{type(error).__name__}: {error}"
 
 
