@@ -892,7 +892,7 @@ def test_wrong_options_are_refused(catalog, wrong, words):
 
 def test_a_table_that_is_missing_may_come(catalog):
     """The error is one that a retry may help against."""
-    with pytest.raises(AbsentInputError, match="the catalog has no such table"):
+    with pytest.raises(AbsentInputError, match="the catalog .test. has no such table"):
         Query(catalog)
 
 
