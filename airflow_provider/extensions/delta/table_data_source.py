@@ -60,7 +60,7 @@ class DeltaDataSource(DataSource):
 
 
 class DeltaBatchReader(DataSourceReader):
-    """Reads the table as of the time at which the batch is planned."""
+    """Reads the rows that a new stream reads up to the time at which the batch is planned."""
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
@@ -70,7 +70,7 @@ class DeltaBatchReader(DataSourceReader):
         table = TableLog(self._options)
         table.refresh()
         planner = TablePlanner(table, self._schema)
-        return [InputPartition(task) for task in planner.tasks(planner.snapshot_files())]
+        return [InputPartition(task) for task in planner.tasks(planner.files_of_new_query())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task; none of the task that Spark makes of an empty table."""

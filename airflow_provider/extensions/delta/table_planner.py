@@ -290,16 +290,26 @@ class TablePlanner:
         except SparkStreamError:  # the next batch is refused for it
             return None
 
-    # --- the files of a version -------------------------------------------------------------------
+    def files_of_new_query(self) -> list[TableFile]:
+        """Return the files that a new query reads up to now, as all its batches together do.
+
+        Raises:
+            ConfigError, LostInputError: see `first` and `advance`.
+        """
+        end = self.end()
+        position = self.first(end)
+        files: list[TableFile] = []
+        while position.order < end.order:
+            to = self.advance(position, end, Limit())
+            files += self.files_between(position, to)
+            position = to
+        return files
 
     def tasks(self, files: Sequence[TableFile]) -> list[FileTask]:
         """Return the tasks that read *files*."""
         return tasks_of(files, self._stored)
 
-    def snapshot_files(self) -> list[TableFile]:
-        """Return the files of the current version that ``where=`` selects."""
-        files = self._files_of_snapshot(self.table.version)
-        return [file for file in files if self._where.selects(file.partition)]
+    # --- the files of a version -------------------------------------------------------------------
 
     def _files_at(self, position: Position) -> Sequence[TableFile]:
         if position.is_snapshot:

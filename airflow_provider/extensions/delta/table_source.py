@@ -51,7 +51,8 @@ def delta_table(
 ) -> DeltaTableSource:
     """Read a Delta Lake table, each appended row exactly once.
 
-    A stream needs Spark 4.2 or newer, a batch 4.0; both need the extra ``delta``, on executors too.
+    A batch has the rows that a new stream reads up to then. A stream needs Spark 4.2 or newer, a
+    batch 4.0; both need the extra ``delta``, on executors too.
 
     Args:
         path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
@@ -61,7 +62,7 @@ def delta_table(
             committed then or later. A query that continues starts where it stopped.
         changes: ``"appended rows only"`` skips commits that only delete or update rows;
             without it the query fails at such a commit. Commits that may have inserted rows beside
-            (merges, overwrites, restores) are refused in any case. Has no effect on a batch.
+            (merges, overwrites, restores) are refused in any case.
         columns: the columns to read; all by default.
         where: conditions on partition columns, ``(column, operator, value)``, all of which hold
             for the files that are read. Operators are ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``,

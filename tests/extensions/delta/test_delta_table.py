@@ -1310,6 +1310,30 @@ def test_a_batch_reads_the_table_as_of_now(folder):
     assert [] == batch_rows(folder)
 
 
+@pytest.mark.parametrize(
+    "starts", ["snapshot", "now", 0, 1, 3, dt.datetime(2001, 1, 1, tzinfo=UTC)]
+)
+def test_a_batch_starts_where_a_new_stream_starts(folder, starts):
+    """BATCH and STREAMING give the same rows, wherever they start."""
+    for number in (1, 2, 3):
+        append(folder, number)
+    query = Query(folder, starts=starts)
+    query.drain()
+
+    assert query.read == batch_rows(folder, starts=starts)
+
+
+def test_a_batch_fails_at_a_commit_that_a_stream_refuses(folder):
+    """Also the batch skips it on request only."""
+    append(folder, 1, 2)
+    DeltaTable(str(folder)).delete("id = 2")
+    append(folder, 3)
+
+    with pytest.raises(ConfigError, match=r"version 1 \(DELETE\) deletes or updates rows"):
+        batch_rows(folder, starts=0)
+    assert [1, 2, 3] == [row["id"] for row in batch_rows(folder, starts=0, changes=APPENDED)]
+
+
 def test_many_files_of_the_current_version_are_not_looked_up(folder, monkeypatch):
     """Of many files only those that left the table are, and each of them that is gone is missed."""
     for number in range(3):
