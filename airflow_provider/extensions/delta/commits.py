@@ -1,4 +1,4 @@
-"""Commits of a Delta table: the entries of its log, and the rows that each of them appends. Pure.
+"""Commits of a Delta table: the entries of its log, and the rows that each of them changes. Pure.
 
 Only an entry says whether a commit appends, deletes, updates or rewrites rows; the list of a
 version's files does not.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # They write back rows of the files that they remove, and no others.
 _NEVER_APPENDS: Final = frozenset({"DELETE", "UPDATE", "TRUNCATE"})
 _ADDS_OLD_FILES: Final = "RESTORE"
+_OPTIONAL: Final[Mapping[str, Any]] = {"partitionValues": {}, "size": 0}  # of a removed file
 _INSERTED: Final = ("numTargetRowsInserted", "num_target_rows_inserted")  # Delta's name, delta-rs'
 
 
@@ -32,7 +33,8 @@ class TableFile(NamedTuple):
         path: relative to the table, or a URL, as the filesystem has it.
         size: in bytes.
         rows: by the writer's statistics; None without them.
-        partition: the values of the columns that partitioned the table when it was added.
+        partition: the values of the columns that partitioned the table when it was added. A file
+            of a change data feed has there the feed's columns with one value in all its rows, too.
         deleted: its rows that a deletion vector deletes; None without one.
     """
 
@@ -53,8 +55,10 @@ class Commit:
         operation: its name in the entry, such as ``MERGE``.
         inserted_rows: of a merge, by the writer's metrics.
         added: the files with new data, in the order of their paths.
-        removed: how many files with data that is deleted or replaced.
-        with_vector: a file that it adds with a deletion vector.
+        removed: the files with data that is deleted or replaced, in the order of their paths.
+        changed: the change data files, in the order of their paths.
+        with_vector: a file that it adds or removes with a deletion vector.
+        without_partition: a file that it removes without the values of its partition.
         metadata: the table's metadata, if the commit changes them.
         protocol: the table's protocol, if the commit changes it.
     """
@@ -64,8 +68,10 @@ class Commit:
     operation: str
     inserted_rows: int | None
     added: tuple[TableFile, ...]
-    removed: int
+    removed: tuple[TableFile, ...]
+    changed: tuple[TableFile, ...]
     with_vector: str | None
+    without_partition: str | None
     metadata: Mapping[str, Any] | None
     protocol: Mapping[str, Any] | None
 
@@ -122,7 +128,9 @@ def parse_commit(
     info: Mapping[str, Any] = {}
     actions: dict[str, Mapping[str, Any]] = {}
     added: list[TableFile] = []
-    removed, with_vector = 0, None
+    removed: list[TableFile] = []
+    changed: list[TableFile] = []
+    with_vector = without_partition = None
     try:
         for line in lines:
             action = read_json(line) if line.strip() else {}
@@ -132,7 +140,12 @@ def parse_commit(
                 added.append(_file_of(add, types, names))
                 with_vector = added[-1].path if add.get("deletionVector") else with_vector
             if (remove := action.get("remove")) and remove["dataChange"]:
-                removed += 1
+                removed.append(_file_of({**_OPTIONAL, **_known(remove)}, types, names))
+                with_vector = removed[-1].path if remove.get("deletionVector") else with_vector
+                if remove.get("partitionValues") is None:
+                    without_partition = removed[-1].path
+            if cdc := action.get("cdc"):
+                changed.append(_file_of(cdc, types, names))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(
             f"version {version} of its log cannot be read: {type(error).__name__}: {error}"
@@ -142,22 +155,32 @@ def parse_commit(
         timestamp_ms=_whole(info.get("inCommitTimestamp", info.get("timestamp"))),
         operation=str(info.get("operation") or "an unnamed operation"),
         inserted_rows=_inserted(info),
-        added=tuple(sorted(added, key=lambda file: file.path)),
-        removed=removed,
+        added=_sorted(added),
+        removed=_sorted(removed),
+        changed=_sorted(changed),
         with_vector=with_vector,
+        without_partition=without_partition,
         metadata=actions.get("metaData"),
         protocol=actions.get("protocol"),
     )
 
 
 def _file_of(
-    add: Mapping[str, Any], types: Mapping[str, Any], names: Mapping[str, str]
+    action: Mapping[str, Any], types: Mapping[str, Any], names: Mapping[str, str]
 ) -> TableFile:
-    stats = read_json(add["stats"]) if add.get("stats") else {}
-    values = {names.get(n, n): text for n, text in add["partitionValues"].items()}
+    stats = read_json(action["stats"]) if action.get("stats") else {}
+    values = {names.get(n, n): text for n, text in action["partitionValues"].items()}
     partition = {n: read_value(text, types[n]) for n, text in values.items() if n in types}
     rows = _whole(stats.get("numRecords"))
-    return TableFile(unquote(add["path"]), int(add["size"]), rows, partition)
+    return TableFile(unquote(action["path"]), int(action["size"]), rows, partition)
+
+
+def _known(remove: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in remove.items() if value is not None}
+
+
+def _sorted(files: list[TableFile]) -> tuple[TableFile, ...]:
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def _inserted(info: Mapping[str, Any]) -> int | None:

@@ -15,11 +15,11 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from airflow_provider.extensions.delta.table_changes import query_schema
 from airflow_provider.extensions.delta.table_files import read_files
 from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.extensions.delta.table_options import FORMAT, parse_options
 from airflow_provider.extensions.delta.table_planner import TablePlanner
-from airflow_provider.extensions.delta.table_schema import spark_schema
 from airflow_provider.runtime.api.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ class DeltaDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        options = parse_options(self.options)
-        table = TableLog(options)
+        table = TableLog(parse_options(self.options))
         table.refresh()
-        return spark_schema(table.schema, options.columns, table.name)
+        return query_schema(table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return DeltaBatchReader(parse_options(self.options), schema)

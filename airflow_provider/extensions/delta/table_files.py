@@ -13,6 +13,7 @@ from airflow_provider.extensions.delta.stored_columns import (
     name_in_file,
     with_stored_names,
 )
+from airflow_provider.extensions.delta.table_changes import CHANGE_TYPE
 from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.runtime.api.errors import ConfigError, LostInputError
 
@@ -115,7 +116,10 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
             parquet = pq.ParquetFile(
                 source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES
             )
-            names = _names_read(parquet.schema_arrow, target, file, where)
+            stored = parquet.schema_arrow
+            if table.options.reads_feed and CHANGE_TYPE not in {*stored.names, *file.partition}:
+                raise ConfigError(f"{where} is no change data file: it has no {CHANGE_TYPE}")
+            names = _names_read(stored, target, file, where)
             rows = _rows_of_a_batch(parquet.metadata)
             for row, groups in _row_groups_of(parquet.metadata, part):
                 first = row

@@ -166,6 +166,15 @@ class TableLog:
                 raise type(error)(f"{self.name}: {error}") from error
         return self._commits[version]
 
+    def committed_ms(self, version: int) -> int:
+        """Return when a version was committed; without its writer's clock, by that of the store."""
+        found = self.commit(version).timestamp_ms
+        if found is not None:
+            return found
+        with self.own_errors(f"the time of version {version} cannot be read"):
+            modified_ns = self.filesystem().get_file_info(_path_of(version)).mtime_ns
+            return int(modified_ns // 1_000_000)
+
     def forget_before(self, position: Position) -> None:
         """Drop from memory what is not needed from *position* on."""
         self._commits = {n: each for n, each in self._commits.items() if n >= position.version}
@@ -189,7 +198,7 @@ class TableLog:
         return LostInputError(
             f"{self.name}: version {version} is needed next, but its log begins at version "
             f"{self.earliest()} and ends at version {self.version}: older entries were cleaned up. "
-            "on_gap='snapshot' restarts from a new snapshot"
+            f"{self.options.after_gap}"
         )
 
     def _value_types(self) -> dict[str, Any]:
@@ -221,6 +230,22 @@ class TableLog:
             self._snapshot = Snapshot(version, schema, stored, tuple(files))
         return self._snapshot
 
+    def metadata_at(self, version: int) -> dict[str, Any]:
+        """Return the metadata of a version as the log has them in JSON.
+
+        Raises:
+            LostInputError: the log no longer has what the version consists of.
+        """
+        table = self._at(version)
+        with self.own_errors(f"the metadata of version {version} cannot be read"):
+            found = table.metadata()
+            return {
+                "id": str(found.id),
+                "configuration": found.configuration,
+                "partitionColumns": found.partition_columns,
+                "schemaString": table.schema().to_json(),
+            }
+
     def _at(self, version: int) -> DeltaTable:
         if version == self.version:
             return self.table
@@ -236,7 +261,7 @@ class TableLog:
         raise LostInputError(
             f"{self.name}: the snapshot of version {version} cannot be read any more: its log has "
             f"every entry only from version {self.earliest()} to {self.version}. "
-            "on_gap='snapshot' restarts from a new snapshot"
+            f"{self.options.after_gap}"
         )
 
     # --- data files -------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ SNAPSHOT: Final = "snapshot"
 NOW: Final = "now"
 APPENDED: Final = "appended rows only"
 """The value of ``changes=`` that skips commits which delete or update rows."""
+FEED: Final = "feed"
+"""The value of ``changes=`` that reads the change data feed."""
 Start = str | int | dt.datetime
 
 _INTERNAL: Final = "spark-stream."  # the runtime's own, such as the source's name
@@ -68,14 +70,32 @@ class TableOptions:
         if not self.path:
             raise ConfigError("path: name the table's folder")
         check_start(self.starts)
-        _check_choice("changes", self.changes, APPENDED)
+        _check_choice("changes", self.changes, APPENDED, FEED)
         _check_choice("on_gap", self.on_gap, SNAPSHOT)
+        if self.reads_feed and self.on_gap is not None:
+            raise ConfigError(
+                f"on_gap: {self.on_gap!r} does not go with changes={FEED!r}: a new snapshot does "
+                "not tell which rows were deleted in the gap; leave it out, and begin with a new "
+                "query and a new output after a gap"
+            )
         for name in ("max_files", "max_rows"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name}: {value!r} is not a whole number of at least 1")
         if self.columns is not None and len(set(self.columns)) < max(len(self.columns), 1):
             raise ConfigError("columns: name at least one column, and each once")
+
+    @property
+    def reads_feed(self) -> bool:
+        """Whether the rows are those of the change data feed."""
+        return self.changes == FEED
+
+    @property
+    def after_gap(self) -> str:
+        """The fix if files or entries of the log that are needed next are missing."""
+        if self.reads_feed:
+            return "Begin with a new query and a new output from a snapshot (starts='snapshot')"
+        return "on_gap='snapshot' restarts from a new snapshot"
 
     @property
     def url(self) -> str:
@@ -158,9 +178,10 @@ def check_start(starts: Start) -> None:
         )
 
 
-def _check_choice(name: str, value: str | None, choice: str) -> None:
-    if value not in (None, choice):
-        raise ConfigError(f"{name}: {value!r} is unknown; write {choice!r}, or leave it out")
+def _check_choice(name: str, value: str | None, *choices: str) -> None:
+    if value not in (None, *choices):
+        known = " or ".join(map(repr, choices))
+        raise ConfigError(f"{name}: {value!r} is unknown; write {known}, or leave it out")
 
 
 def _start_text(starts: Start) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.extensions.delta.partition_values import PartitionFilter
 from airflow_provider.extensions.delta.positions import Position, at_snapshot, at_version
+from airflow_provider.extensions.delta.table_changes import ChangeFeed, table_columns
 from airflow_provider.extensions.delta.table_files import tasks_of
 from airflow_provider.extensions.delta.table_options import APPENDED, NOW, SNAPSHOT
 from airflow_provider.extensions.delta.table_schema import (
@@ -20,7 +21,7 @@ from airflow_provider.runtime.api.errors import ConfigError, LostInputError, Spa
 from airflow_provider.runtime.api.kit.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql.types import StructType
 
@@ -47,22 +48,38 @@ class Limit(NamedTuple):
 
 
 class _Tally:
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: Limit, count_rows: Callable[[TableFile], int | None]) -> None:
         self._limit = limit
+        self._count_rows = count_rows
         self._files = self._rows = self._size = 0
         self._is_full = False
 
-    def admits(self, file: TableFile) -> bool:
-        """Count a file, unless it would exceed the limit; the first one never does."""
-        limit = self._limit
-        rows = 0 if file.rows is None else file.rows
-        counts = (self._files + 1, self._rows + rows, self._size + file.size)
-        exceeds = any(most is not None and n > most for n, most in zip(counts, limit, strict=True))
+    def admits(self, files: Sequence[TableFile]) -> bool:
+        """Count files that are read together, unless they would exceed the limit.
+
+        The first ones of a batch never do.
+        """
+        found = list(self._rows_of(files))
+        rows = self._rows + sum(each or 0 for each in found)
+        size = self._size + sum(file.size for file in files)
+        counts = (self._files + len(files), rows, size)
+        pairs = zip(counts, self._limit, strict=True)
+        exceeds = any(most is not None and n > most for n, most in pairs)
         if self._files and (self._is_full or exceeds):
             return False
         self._files, self._rows, self._size = counts
-        self._is_full = limit.rows is not None and file.rows is None
+        self._is_full = None in found
         return True
+
+    def _rows_of(self, files: Sequence[TableFile]) -> Iterator[int | None]:
+        """Yield the rows of each file until they exceed the limit: to count them may be a read."""
+        most, rows = self._limit.rows, self._rows
+        for file in files:
+            if most is None or rows > most:
+                return
+            found = self._count_rows(file)
+            rows += found or 0
+            yield found
 
 
 class TablePlanner:
@@ -70,7 +87,8 @@ class TablePlanner:
 
     def __init__(self, table: TableLog, wanted: StructType, *, clock: Clock | None = None) -> None:
         self.table = table
-        self._wanted = wanted
+        self._wanted = wanted = table_columns(wanted, table.options)
+        self._feed = ChangeFeed(table, wanted) if table.options.reads_feed else None
         self._clock = clock or SystemClock()
         try:
             self._where = PartitionFilter(table.options.where, table.partition_types)
@@ -95,7 +113,7 @@ class TablePlanner:
             end: the position after all that exists for the query.
 
         Raises:
-            ConfigError: the start does not exist yet.
+            ConfigError: the start does not exist yet, or a change data feed does not have it.
             LostInputError: entries of the log from the start on were cleaned up.
         """
         starts, table_id = self.table.options.starts, self.table.table_id
@@ -105,13 +123,19 @@ class TablePlanner:
             return end
         try:
             if isinstance(starts, dt.datetime):
-                return at_version(table_id, self._checked_moment(starts))
-            return at_version(table_id, self._checked_version(int(starts)))
+                return self._first_at(self._checked_moment(starts))
+            return self._first_at(self._checked_version(int(starts)))
         except LostInputError as error:
             if self.table.options.on_gap != SNAPSHOT:
                 raise
             log.warning("%s; the query begins with a snapshot (on_gap)", error)
             return at_snapshot(table_id, end.version - 1)
+
+    def _first_at(self, version: int) -> Position:
+        position = at_version(self.table.table_id, version)
+        if self._feed is not None and version <= self.table.version:
+            self._files_at(position)  # which is refused before the start is fixed
+        return position
 
     def _checked_version(self, version: int) -> int:
         newest = self.table.version
@@ -158,8 +182,8 @@ class TablePlanner:
         if low == first and first > 0:
             raise LostInputError(
                 f"{self.table.name}: {moment.isoformat()} is before the first entry of its log, "
-                f"that of version {first}: older ones were cleaned up. on_gap='snapshot' begins "
-                "with a snapshot instead"
+                f"that of version {first}: older ones were cleaned up. "
+                f"{self.table.options.after_gap}"
             )
         return low
 
@@ -211,6 +235,8 @@ class TablePlanner:
             LostInputError: an entry of the log or a data file is missing.
         """
         self.table.forget_before(start)
+        if self._feed is not None:
+            self._feed.forget_before(start)
         try:
             to = self._advanced(start, end, limit)
             self.check_present(start, to)
@@ -223,7 +249,7 @@ class TablePlanner:
         return to
 
     def _advanced(self, start: Position, end: Position, limit: Limit) -> Position:
-        position, tally = start, _Tally(limit)
+        position, tally = start, self._new_tally(limit)
         while position.order < end.order:
             try:
                 files = self._files_at(position)[position.files :]
@@ -232,12 +258,23 @@ class TablePlanner:
                 if position != start:  # what comes before is read first
                     return position
                 raise
-            for file, is_selected in zip(files, selected, strict=True):
-                if is_selected and not tally.admits(file):
+            if self._feed is not None and not position.is_snapshot:
+                # Never a part of a commit: what replaces a row comes with what deletes it.
+                chosen = [
+                    file for file, is_selected in zip(files, selected, strict=True) if is_selected
+                ]
+                if not tally.admits(chosen):
                     return position
-                position = position._replace(files=position.files + 1)
+            else:
+                for file, is_selected in zip(files, selected, strict=True):
+                    if is_selected and not tally.admits([file]):
+                        return position
+                    position = position._replace(files=position.files + 1)
             position = at_version(position.table_id, position.next_version)
         return position
+
+    def _new_tally(self, limit: Limit) -> _Tally:
+        return _Tally(limit, _rows_of if self._feed is None else self._feed.count_rows)
 
     def files_between(self, start: Position, end: Position) -> list[TableFile]:
         """Return the files that a batch reads, in their order.
@@ -276,8 +313,8 @@ class TablePlanner:
             raise LostInputError(
                 f"{self.table.name}: {len(gone)} data files from {start.describe()} on are "
                 f"missing, {gone[0]} first: they were removed, by VACUUM or by hand; the table is "
-                f"now at version {self.table.version}. on_gap='snapshot' restarts from a new "
-                "snapshot, unless the batch is planned already"
+                f"now at version {self.table.version}. {self.table.options.after_gap}"
+                f"{'' if self._feed else ', unless the batch is planned already'}"
             )
         return files
 
@@ -316,6 +353,8 @@ class TablePlanner:
             return self._files_of_snapshot(position.version)
         commit = self.table.commit(position.version)
         self._check_commit(commit)
+        if self._feed is not None:
+            return self._feed.changes_of(commit)
         try:
             skips = self.table.options.changes == APPENDED
             return commit.appended(skip_changes=skips)
@@ -328,7 +367,7 @@ class TablePlanner:
         may_lack = version <= self._version
         check_columns(snapshot.schema, self._wanted, where, may_lack=may_lack)
         check_stored(snapshot.stored, self._stored, where, may_lack=may_lack)
-        return snapshot.files
+        return snapshot.files if self._feed is None else self._feed.inserts_of(snapshot)
 
     def _check_commit(self, commit: Commit) -> None:
         where = f"{self.table.name}: version {commit.version} ({commit.operation})"
@@ -353,3 +392,7 @@ class TablePlanner:
                 where,
                 ", ".join(sorted(new)),
             )
+
+
+def _rows_of(file: TableFile) -> int | None:
+    return file.rows

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from airflow_provider.extensions.delta import positions
 from airflow_provider.extensions.delta.partition_values import parse_conditions
+from airflow_provider.extensions.delta.table_changes import query_schema
 from airflow_provider.extensions.delta.table_log import TableLog
 from airflow_provider.extensions.delta.table_options import FORMAT, SNAPSHOT, TableOptions
 from airflow_provider.extensions.delta.table_planner import TablePlanner
-from airflow_provider.extensions.delta.table_schema import spark_schema
 from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
@@ -49,7 +49,7 @@ def delta_table(
     on_gap: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DeltaTableSource:
-    """Read a Delta Lake table, each appended row exactly once.
+    """Read a Delta Lake table, each appended row or each change exactly once.
 
     A batch has the rows that a new stream reads up to then. A stream needs Spark 4.2 or newer, a
     batch 4.0; both need the extra ``delta``, on executors too.
@@ -62,15 +62,18 @@ def delta_table(
             committed then or later. A query that continues starts where it stopped.
         changes: ``"appended rows only"`` skips commits that only delete or update rows;
             without it the query fails at such a commit. Commits that may have inserted rows beside
-            (merges, overwrites, restores) are refused in any case.
+            (merges, overwrites, restores) are refused in any case. ``"feed"`` reads the table's
+            change data feed: each row with ``_change_type``, ``_commit_version`` and
+            ``_commit_timestamp``; a snapshot's rows are inserts.
         columns: the columns to read; all by default.
         where: conditions on partition columns, ``(column, operator, value)``, all of which hold
             for the files that are read. Operators are ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``,
             ``in`` and ``not in``; null meets only ``("column", "=", None)`` and ``in``.
-        max_files: the most files of a batch; no limit by default.
+        max_files: the most files of a batch; no limit by default. A change data feed is limited by
+            whole versions.
         on_gap: ``"snapshot"`` restarts from a new snapshot when entries of the log or files
             that are needed next are missing. Rows that were read before are read again. Without it
-            the query fails.
+            the query fails. Not for a change data feed.
         storage_options: what delta-rs needs to reach *path* beyond the environment; secrets.
 
     Raises:
@@ -205,8 +208,7 @@ class DeltaTableSource:
         table = TableLog(self.options)
         table.refresh()
         if isinstance(wanted, dt.datetime) and wanted.tzinfo is not None:
-            schema = spark_schema(table.schema, self.options.columns, table.name)
-            planner = TablePlanner(table, schema)
+            planner = TablePlanner(table, query_schema(table))
             return positions.at_version(table.table_id, planner.version_at(wanted))
         if type(wanted) is int and 0 <= wanted <= table.version:
             return positions.at_version(table.table_id, wanted + 1)
@@ -229,8 +231,7 @@ class DeltaTableSource:
         """Refuse what needs no batch to be seen; delta-rs reads the table's log here."""
         table = TableLog(self.options)
         table.refresh()
-        schema = spark_schema(table.schema, self.options.columns, table.name)
-        TablePlanner(table, schema)  # which checks the conditions
+        TablePlanner(table, query_schema(table))  # which checks the conditions
 
 
 def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:

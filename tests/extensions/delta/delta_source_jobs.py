@@ -1,13 +1,16 @@
-"""Jobs that read a Delta table."""
+"""Jobs that read Delta tables: their rows, or their changes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from airflow_provider.extensions.delta import delta, delta_table
 from airflow_provider.runtime.sinks.files import files
+from airflow_provider.runtime.sinks.spark_sink import for_each_batch
 
 
 def chained(ctx: Any) -> None:
@@ -41,3 +44,21 @@ def counted(ctx: Any) -> None:
     counts = windows.agg(sf.count("*").alias("n"))
     found = counts.select(sf.col("window.start").cast("long").alias("start"), "n")
     ctx.write("out", found, to=files(ctx.params["output"]))
+
+
+def replicated(ctx: Any) -> None:
+    """Apply the changes of the table to another one with the same rows, by ``id``."""
+    changes = delta_table(ctx.params["input"], changes="feed", max_files=1)
+    rows = ctx.read("changes", changes, bounded=True)
+
+    def apply(df: DataFrame, epoch: int) -> None:
+        last = Window.partitionBy("id").orderBy(sf.desc("_commit_version"), sf.col("is_gone"))
+        is_gone = sf.col("_change_type").isin("delete", "update_preimage")
+        of_id = sf.row_number().over(last)
+        found = df.withColumn("is_gone", is_gone).withColumn("n", of_id).where("n = 1")
+        merge = DeltaTable(ctx.params["output"]).merge(found.toArrow(), "t.id = s.id", "s", "t")
+        values = {name: f"s.{name}" for name in ("id", "value", "part")}
+        merge = merge.when_matched_delete("s.is_gone").when_matched_update(values)
+        merge.when_not_matched_insert(values, "not s.is_gone").execute()
+
+    ctx.write("replica", rows, to=for_each_batch(apply))

@@ -88,4 +88,28 @@ class Query:
         return self.ids[before:]
 
 
+class Copy:
+    """A query that collects rows, with what Spark reports of its batches."""
+
+    def __init__(self, spark, tmp_path, source):
+        self.spark, self.checkpoint, self.source = spark, str(tmp_path / "checkpoint"), source
+        self.rows: list[Any] = []
+        self.batches: list[Any] = []
+
+    def run(self):
+        """Read what exists, and return the rows of this run, sorted."""
+        found: list[Any] = []
+
+        def take(df, _):
+            found.extend(tuple(row) for row in df.collect())
+
+        df = self.source.load(self.spark, "t", streaming=True)
+        writer = df.writeStream.foreachBatch(take).option("checkpointLocation", self.checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        self.batches = [progress["sources"][0] for progress in query.recentProgress]
+        self.rows += found
+        return sorted(found)
+
+
 EVERYTHING = ReadAllAvailable()

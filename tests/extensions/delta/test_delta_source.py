@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.testing.sources import ROWS, SourceContract, SourceJob
+from airflow_provider.runtime.testing.sources import ROWS, SourceContract, SourceJob, failing_once
 from tests.extensions.delta.table_support import append
+from tests.extensions.delta.test_table_changes import SCHEMA, Changes, counted, write
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -132,3 +134,38 @@ def test_windows_close_while_a_table_is_silent(spark, location):
         driver.end()
 
     assert [(0, 1), (60, 1), (120, 1), (180, 1), (240, 2), (300, 1)] == written()
+
+
+def test_a_replica_is_equal_after_every_run(spark, tmp_path):
+    """A job applies the changes by key, over retries after a failure in the middle of a batch."""
+    folder, replica = tmp_path / "a table", tmp_path / "replica"
+    write(folder, 1, 2, 3)
+    write_deltalake(str(replica), SCHEMA.empty_table())
+    changes = Changes(folder, random.Random(7))
+    changes.next_id = 4
+
+    def run(number: int) -> None:
+        params = {"input": str(folder), "output": str(replica)}
+        spec = RunSpec(
+            job_dir=str(tmp_path / "job"),
+            entry=f"{JOBS}:replicated",
+            params=params,
+            run_id=f"r{number}",
+            mode="streaming",
+            until="available",
+            at_end="suspend",
+        )
+        run_job(spec, spark=spark)
+
+    for number in range(3):
+        for _ in range(4):
+            changes.make()
+        with failing_once("sink.staged"), pytest.raises(RunFailedError):
+            run(number)
+        changes.make()
+        run(number)
+        run(number + 10)
+
+        tables = [pa.table(DeltaTable(str(each)).to_pyarrow_table()) for each in (folder, replica)]
+        original, copied = (counted(table.to_pylist()) for table in tables)
+        assert original == copied

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,33 +12,10 @@ from airflow_provider.extensions.delta import delta_table
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from tests.extensions.delta.table_support import append
+from tests.extensions.delta.table_support import Copy, append
+from tests.extensions.delta.test_table_changes import counted, judged, write
 
 pytestmark = pytest.mark.spark
-
-
-class Copy:
-    """A query that collects rows, with what Spark reports of its batches."""
-
-    def __init__(self, spark, tmp_path, source):
-        self.spark, self.checkpoint, self.source = spark, str(tmp_path / "checkpoint"), source
-        self.rows: list[Any] = []
-        self.batches: list[Any] = []
-
-    def run(self):
-        """Read what exists, and return the rows of this run, sorted."""
-        found: list[Any] = []
-
-        def take(df, _):
-            found.extend(tuple(row) for row in df.collect())
-
-        df = self.source.load(self.spark, "t", streaming=True)
-        writer = df.writeStream.foreachBatch(take).option("checkpointLocation", self.checkpoint)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        self.batches = [progress["sources"][0] for progress in query.recentProgress]
-        self.rows += found
-        return sorted(found)
 
 
 def test_a_stream_reads_a_table_in_batches_and_continues(spark, tmp_path):
@@ -108,3 +84,21 @@ def test_a_wrong_column_is_refused_before_spark_plans(spark, tmp_path):
 
     with pytest.raises(ConfigError, match=r"source 'clicks': .*no column 'nothing'"):
         source.load(spark, "clicks", streaming=True)
+
+
+def test_changes_have_the_same_rows_in_a_stream_and_in_a_batch(spark, tmp_path):
+    """Over several starts, with a limit; the types are those of Delta's protocol."""
+    folder = tmp_path / "a table"
+    write(folder, 1, 2)
+    source = delta_table(str(folder), starts=0, changes="feed", max_files=1)
+    copy = Copy(spark, tmp_path, source)
+    copy.run()
+    DeltaTable(str(folder)).update({"part": "'b'"}, predicate="id = 1")
+    DeltaTable(str(folder)).delete("id = 2")
+    copy.run()
+
+    batch = source.load(spark, "t", streaming=False)
+    kinds = [kind for _, kind in batch.dtypes[-3:]]
+    assert ["string", "bigint", "timestamp"] == kinds
+    assert sorted(tuple(row) for row in batch.collect()) == sorted(copy.rows)
+    assert counted(judged(folder, 0)) == counted(batch.toArrow().to_pylist())
