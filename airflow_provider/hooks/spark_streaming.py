@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
-    from airflow_provider.hooks.driver_hook import ClusterClient
     from airflow_provider.hooks.kubernetes_pods import PodsClient
     from airflow_provider.hooks.yarn import YarnClient
     from airflow_provider.runtime.api.launchers import Handle
@@ -113,7 +113,7 @@ class SparkStreamingHook(DriverHook):
                 )
                 found = [check_submission(submission)]
                 handle = self._handle(connection, "none")
-                if handle is not None and (client := self._client(handle)) is not None:
+                if handle is not None and (client := self.client_of(handle)) is not None:
                     found.append(client.check(handle))
                 return True, "; ".join(found)
         # RuntimeError: of older apache-spark providers.
@@ -171,6 +171,7 @@ class SparkStreamingHook(DriverHook):
         entry = self._shipped_entry(spec.entry)
         request = dataclasses.replace(spec, entry=entry, driver_id=driver_id)
         record = request.inside(record)
+        handle = self._handle(self._spark_connection(), driver_id)
         submit_driver(
             run,
             record,
@@ -180,15 +181,13 @@ class SparkStreamingHook(DriverHook):
             warm=self._warm_settings(spec),
             environment={**self._environment(), **(secrets or {})},
         )
-        if (handle := self._handle(self._spark_connection(), driver_id)) is not None:
-            run.put_handle(handle)
+        if handle is not None:
+            with contextlib.suppress(OSError):  # the driver was submitted, and is waited for
+                run.put_handle(handle)
         self.log.info("Driver %s submitted; its log is %s. Next: %s", driver_id, log, COMING_UP)
         return record
 
-    def client_of(self, handle: Handle) -> ClusterClient | None:
-        return self._client(handle)
-
-    def _client(self, handle: Handle) -> YarnClient | PodsClient | None:
+    def client_of(self, handle: Handle) -> YarnClient | PodsClient | None:
         if handle.launcher not in self._clients:
             connection = get_connection(self._conn_id)
             opened = open_client(handle.launcher, connection, self._environment())
@@ -201,7 +200,7 @@ class SparkStreamingHook(DriverHook):
             return None
         files = configured(self._environment(), self._options.properties_file)
         handle = handle_on(connection, driver_id, {**files, **self._given_conf(connection)})
-        return handle if handle is not None and self._client(handle) is not None else None
+        return handle if handle is not None and self.client_of(handle) is not None else None
 
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path

@@ -23,6 +23,7 @@ from airflow_provider.hooks.yarn import ADDRESS, yarn_handle, yarn_tag
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.api.launchers import Handle, LaunchState
+from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.observe import observer
 from airflow_provider.triggers import polling
 from tests.unit.resource_manager import ResourceManagerStandIn, an_app
@@ -250,6 +251,20 @@ def test_a_wrong_address_is_refused(yarn: Yarn, monkeypatch: pytest.MonkeyPatch)
     assert [] == yarn.job.storage.list("runs")
     assert status is not None
     assert (LaunchState.UNKNOWN, True) == (status.state, "no such connection" in status.reason)
+
+
+def test_a_handle_that_cannot_be_stored_fails_no_task(
+    yarn: Yarn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was submitted: it is waited for as one that cannot be asked about."""
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(RunDirectory, "put_handle", full)
+    yarn.deferred()
+
+    assert None is yarn.job.run.handle_of(yarn.driver_id())
 
 
 def test_a_driver_in_client_mode_is_not_asked_about(yarn: Yarn) -> None:
