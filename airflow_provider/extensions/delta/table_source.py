@@ -17,8 +17,8 @@ from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
 from airflow_provider.runtime.api.kit.sources import (
-    is_registered,
     reader_of,
+    register_source,
     shown_end,
     why_not_moment,
 )
@@ -120,10 +120,9 @@ class DeltaTableSource:
             self._check_table()
         except SparkStreamError as error:
             raise type(error)(f"source {name!r}: {error}") from error
-        if not is_registered(spark, FORMAT):
-            from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
+        from airflow_provider.extensions.delta.table_data_source import DeltaDataSource
 
-            spark.dataSource.register(DeltaDataSource)
+        register_source(spark, DeltaDataSource)
         reader = reader_of(spark, name, streaming=streaming)
         return reader.format(FORMAT).options(**self.options.to_spark()).load()
 

@@ -17,8 +17,8 @@ from airflow_provider.extensions.iceberg.table_options import SNAPSHOT, Starts, 
 from airflow_provider.runtime.api.errors import ConfigError
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
 from airflow_provider.runtime.api.kit.sources import (
-    is_registered,
     reader_of,
+    register_source,
     shown_end,
     why_not_moment,
 )
@@ -117,8 +117,7 @@ class IcebergTableSource:
         if streaming:
             _check_stream(spark, name, self.options)
             check_has_order(metadata, self.options.name)
-        if not is_registered(spark, FORMAT):
-            spark.dataSource.register(IcebergDataSource)
+        register_source(spark, IcebergDataSource)
         reader = reader_of(spark, name, streaming=streaming)
         return reader.format(FORMAT).options(**options.to_spark()).load()
 

@@ -18,7 +18,7 @@ from airflow_provider.extensions.kafka.offsets import FORMAT, Range, to_json
 from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_start
 from airflow_provider.extensions.kafka.topics import datasets_of
 from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.api.kit.sources import SparkSource, is_registered, why_not_moment
+from airflow_provider.runtime.api.kit.sources import SparkSource, register_source, why_not_moment
 from airflow_provider.runtime.api.kit.spark import own_package
 from airflow_provider.runtime.api.sources import Location, Loss
 
@@ -138,10 +138,9 @@ class PythonKafka(_KafkaSource):
             check_options(self.options, is_batch=not streaming)
         except SparkStreamError as error:
             raise type(error)(f"source {name!r} ({FORMAT}): {error}") from error
-        if not is_registered(spark, FORMAT):
-            from airflow_provider.extensions.kafka.source import KafkaDataSource
+        from airflow_provider.extensions.kafka.source import KafkaDataSource
 
-            spark.dataSource.register(KafkaDataSource)
+        register_source(spark, KafkaDataSource)
 
     def _check_columns(self, name: str, df: DataFrame) -> None:
         from airflow_provider.extensions.kafka.columns import Columns

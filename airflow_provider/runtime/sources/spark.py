@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
@@ -177,3 +178,21 @@ def is_registered(spark: SparkSession, name: str) -> bool:
         return bool(manager.dataSourceExists(name))
     except Py4JError:
         return False
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Let a session read a source written in Python, unless it can already."""
+    if is_registered(spark, source.name()):
+        return
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.SparkSession
+    before = sessions.getActiveSession()
+    # Spark looks whether the active session has the name, and not this one.
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

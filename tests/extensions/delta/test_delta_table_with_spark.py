@@ -102,3 +102,13 @@ def test_changes_have_the_same_rows_in_a_stream_and_in_a_batch(spark, tmp_path):
     assert ["string", "bigint", "timestamp"] == kinds
     assert sorted(tuple(row) for row in batch.collect()) == sorted(copy.rows)
     assert counted(judged(folder, 0)) == counted(batch.toArrow().to_pylist())
+
+
+def test_another_session_reads_the_same_source(spark, tmp_path):
+    """One that knows the source is active, as when a run is given a session that has read with it."""
+    append(tmp_path / "t", 1, 2)
+    source = delta_table(str(tmp_path / "t"))
+    assert 2 == source.load(spark, "t", streaming=False).count()
+
+    assert 2 == source.load(spark.newSession(), "t", streaming=False).count()
+    assert 2 == source.load(spark, "t", streaming=False).count()

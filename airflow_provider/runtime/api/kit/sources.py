@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from airflow_provider.runtime.sources.spark import (
     SparkSource,
-    is_registered,
     reader_of,
+    register_source,
     shown_end,
     why_not_moment,
 )
 
-__all__ = ["SparkSource", "is_registered", "reader_of", "shown_end", "why_not_moment"]
+__all__ = ["SparkSource", "reader_of", "register_source", "shown_end", "why_not_moment"]
