@@ -58,7 +58,9 @@ def bronze(ctx: Any) -> None:
 def silver(ctx: Any) -> None:
     """Keep one row of each id; those with a negative amount are no rows of a customer."""
     rows = read_table(ctx, "bronze", "appended rows only").where("amount >= 0")
-    kept = rows.dropDuplicatesWithinWatermark(["id"]).drop("origin")
+    # A batch has no watermark, and no state to forget.
+    distinct = rows.dropDuplicatesWithinWatermark if rows.isStreaming else rows.dropDuplicates
+    kept = distinct(["id"]).drop("origin")
     ctx.write("silver", kept, to=sink_of(ctx, ctx.params.get("to", "silver")))
 
 

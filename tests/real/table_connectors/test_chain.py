@@ -21,7 +21,8 @@ STEPS = (
     "{kind}.committed",
     "sink.committed",
 )
-EARLIER = {"delta": 0, "iceberg": 1}  # Iceberg's connector looks up the snapshot that it has read
+# Iceberg's connector needs the snapshot of the last append that it has read, and those after it.
+EARLIER = {"delta": 0, "iceberg": 50}
 
 
 def conf_of(chain: Chain) -> dict[str, str]:
