@@ -10,7 +10,8 @@ from airflow_provider.runtime.errors.explanation import Failure, FailureClass
 from airflow_provider.runtime.failures.messages import AFTER_A_COMMAND, AFTER_A_TASK
 from airflow_provider.runtime.observe.endings import Remains, silent_failure
 
-PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "troubleshooting.md"
 LATE = (
     "spark-stream: error: source 'clicks' (csv at /data/07) cannot be read: the input path does not "
     "exist: /data/07",
@@ -73,3 +74,19 @@ def test_every_class_has_a_next_step_in_the_words_of_both_readers() -> None:
     for steps in (AFTER_A_TASK, AFTER_A_COMMAND):
         resumed = {each for each, step in steps.items() if "resumes the run" in step}
         assert {*FailureClass} - {FailureClass.NON_RECOVERABLE} == resumed
+
+
+@pytest.mark.parametrize(
+    ("page", "begins"), [("failures.md", "| {} |"), ("troubleshooting.md", "| `{}` |")]
+)
+def test_every_class_has_a_row_on_both_pages(page: str, begins: str) -> None:
+    """The page of failures and the page of red tasks explain each class."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    explained = {
+        each
+        for each in FailureClass
+        for line in lines
+        if line.startswith(begins.format(each.value))
+    }
+
+    assert {*FailureClass} == explained
