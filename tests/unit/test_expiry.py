@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider.plugins.documents import KINDS
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.driver.records import begin_attempt
 from airflow_provider.runtime.jobdir import expiry
@@ -18,6 +21,8 @@ from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_toke
 from airflow_provider.runtime.jobdir.requests import pending_requests, put_cancel, reply
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import recent_runs
+from airflow_provider.runtime.savepoints.checkpoint_claim import TakeOverRecord
+from airflow_provider.runtime.savepoints.record import SavepointClaimRecord, SavepointRecord
 from airflow_provider.runtime.testing.job_directories import (
     NOW,
     JobDirectoryBuilder,
@@ -29,6 +34,7 @@ from tests.present import present
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended
 
+OF_SAVEPOINTS = {SavepointRecord, SavepointClaimRecord, TakeOverRecord}
 KEEP_LEASES = 30  # as if it were so many: two hundred take longer to put together
 
 
@@ -307,3 +313,18 @@ def test_a_retired_driver_is_not_said_to_have_ended(ended):
 
     assert not has_ended(ended.counted, 1)
     assert dataclasses.is_dataclass(RetiredRecord.read(ended.counted, "retired.json"))
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
+def test_the_page_says_how_long_each_document_is_kept(kind):
+    """A document of a job directory is named in the table, alone or by its folder."""
+    page = (Path(__file__).parents[2] / "docs" / "storage.md").read_text(encoding="utf-8")
+    table = page.partition("## What is kept, and for how long")[2].partition("\n## ")[0]
+    rows = " ".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("|"))
+    named = {
+        name for code in re.findall(r"`([^`]+)`", rows) for name in re.findall(r"\w[\w.]*/?", code)
+    }
+
+    for location in kind.LOCATIONS:
+        parts = re.sub(r"^(queries/<query>|runs/[^/]+)/", "", location).partition("/")
+        assert kind in OF_SAVEPOINTS or "".join(parts[:2]) in named, location
