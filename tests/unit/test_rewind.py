@@ -33,7 +33,7 @@ from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import SavepointClaimRecord
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
+from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
@@ -320,6 +320,22 @@ def test_a_run_that_has_written_nothing_is_rewound_whatever_came_after_it(job, s
     assert 0 == last_of(job)
     run(job, "r1.r2", 1)
     assert [0, 1] == sorted(sink.published)
+
+
+@pytest.mark.parametrize("step", ["restore.copied", "restore.done"])
+def test_what_a_restore_has_copied_is_of_no_run(job, sink, step):
+    """Nor while it is open: a run that has written nothing has none of the batches before it."""
+    run(job, "r1")
+    run(job, "r2", 0)
+    source = job_source(job.storage.url, job.clock)
+    saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
+    with job.lease("restore") as lease, dies_at(step):
+        Restore(JobDirectory(job.storage), lease, job.clock).run(RestoreSettings(saved, {"q": "q"}))
+
+    rewind(job, "r1").rewind()
+    assert {0: ["r2 0"]} == sink.published
+    last = present(Restores(JobDirectory(job.storage)).last())
+    assert (saved.url, step == "restore.copied") == (last.plan.savepoint, last.is_open)
 
 
 def last_of(job: EpochBench) -> int:

@@ -43,11 +43,18 @@ def has_written(directory: JobDirectory, record: RunRecord) -> bool:
         location = directory.committables(name)
         if _has_epochs(location, record.run_id):
             return True
-        logs = CheckpointLogs(directory.checkpoint(name))
-        last = logs.position().last_commit
-        if last > before and not EpochRecords(location, str(logs.query_id())).has_own():
+        if _has_batches(location, CheckpointLogs(directory.checkpoint(name)), before):
             return True
     return False
+
+
+def _has_batches(storage: Storage, logs: CheckpointLogs, before: int) -> bool:
+    """Whether Spark has run batches for its own sinks; those that a restore copies are of no run."""
+    query_id = logs.query_id()
+    if query_id is None:
+        return False
+    records = EpochRecords(storage, query_id)
+    return logs.position().last_commit > max(before, records.copied()) and not records.has_own()
 
 
 def _has_epochs(storage: Storage, run_id: str) -> bool:
