@@ -1,0 +1,573 @@
+"""Real job directories, savepoints, leases and sinks beside the model of restores; Spark by hand.
+
+A step is a command and the seed of its choices, so that a history without one of its steps is one
+as well: :func:`shortest` finds what a finding needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import itertools
+import json
+import random
+import re
+import shutil
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.checkpoint.topology import Topology
+from airflow_provider.runtime.driver import restore_job as commands
+from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver.open_queries import save_start
+from airflow_provider.runtime.driver.records import put_run_record
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.identity import begin_identity
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Lease
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
+from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
+from airflow_provider.runtime.jobdir.run_records import SUSPENDED, JobRecord
+from airflow_provider.runtime.savepoints import restore_log, retention, take
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.rewind import replayable_runs
+from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_final, a_run
+from tests.dying import DeathError
+from tests.property import restores_model as model
+from tests.property.restores_model import QUERIES, Expected, Job, Reason, Seen, World
+from tests.unit.support import NEVER_S, FakeClock, FakeFrame, FakeSink, counted, take_lease
+
+FIRST = Topology(("events",), ())
+FAST = Path("/dev/shm")  # noqa: S108 - a folder in memory, where there is one
+
+
+class Clock(FakeClock):
+    """A clock with which a wait for a lease is a few looks."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(max(seconds, 5.0))
+
+
+class Sink(FakeSink):
+    """A sink that has the rows of each query id and attempt apart, as folders have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.kept: dict[str, str] = {}
+
+    def recover(self, query_id: str, is_garbage: Any, fence: Fence) -> None:
+        for key in [key for key in self.staged if key.startswith(query_id)]:
+            epoch, token = key.removeprefix(query_id).split("/")[1:]
+            if is_garbage(int(epoch), int(token)):
+                del self.staged[key]
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        key = f"{epoch.query_id}/{epoch.epoch}/{epoch.token}"
+        self.staged[key] = list(df.rows)
+        return Staged({"key": key}, len(df.rows))
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        fence.check()
+        rows = self.staged.pop(committable.data["key"], None)
+        if rows is not None:
+            self.kept[committable.data["key"]] = rows[0]
+
+    def revert(self, committables: Any, fence: Fence) -> None:
+        for committable in committables:
+            fence.check()
+            self.staged.pop(committable.data["key"], None)
+            self.kept.pop(committable.data["key"], None)
+
+
+class Faults:
+    """Lets the work at hand die, or lose the storage or only its answer, at one step."""
+
+    def __init__(self) -> None:
+        self._left, self._error, self._is_late = 0, DeathError, False
+        self._error: type[BaseException]
+        self.fired = False
+
+    def arm(self, dice: random.Random) -> None:
+        self._left = dice.choice((0, 0, dice.randint(1, 12), dice.randint(1, 60)))
+        self._error = dice.choice((DeathError, OSError))
+        self._is_late, self.fired = dice.random() < 0.5, False
+
+    def disarm(self) -> None:
+        self._left = 0
+
+    def hit(self, _: str = "") -> None:
+        if self._is_due():
+            self._fire()
+
+    def _is_due(self) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+    def _fire(self) -> None:
+        self.fired = True
+        raise self._error(errno.EIO, "the storage is away")
+
+    def around(self, act: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a write of a storage that may fail, before or after it is done."""
+
+        @functools.wraps(act)
+        def write(*args: Any, **options: Any) -> Any:
+            is_due = self._is_due()
+            if is_due and not self._is_late:
+                self._fire()
+            done = act(*args, **options)
+            if is_due:
+                self._fire()
+            return done
+
+        return write
+
+
+@dataclasses.dataclass
+class RealJob:
+    """A job directory, and the outputs of its queries."""
+
+    name: str
+    output: str
+    directory: JobDirectory
+    sinks: dict[str, Sink]
+    declared: dict[str, Topology] = dataclasses.field(default_factory=dict)
+
+    @property
+    def queries(self) -> list[Any]:
+        return [
+            SimpleNamespace(
+                name=q,
+                sinks=[self.sinks[q]],
+                native=None,
+                sources=(),
+                fingerprint=None,
+                topology=self.declared.get(q) or kept_topology(self.directory, q) or FIRST,
+            )
+            for q in QUERIES
+        ]
+
+    def checkpoint(self, query: str) -> CheckpointBuilder:
+        return CheckpointBuilder(Path(self.directory.checkpoint(query).url))
+
+
+class Finding(AssertionError):
+    """What the code has done is nothing that the model knows; *kind* tells it from others."""
+
+    def __init__(self, lines: Sequence[str], last: str) -> None:
+        super().__init__("\n".join(lines))
+        self.kind = re.sub(
+            r"/\S*|\d+", "", last.split(":")[0].split()[0] + last.partition(": ")[2]
+        )[:80]
+
+
+Act = Callable[[], object]
+Expect = Callable[[World], Expected]
+Step = tuple[str, int]
+
+
+class Walk:
+    """One history: the real jobs, and the worlds that the model holds possible."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self._root, self._clock, self._faults = root, Clock(), Faults()
+        self._numbers, self._ids = itertools.count(1), random.Random(0)
+        self._histories: list[tuple[str, ...]] = [()]
+        self._jobs: dict[str, RealJob] = {}
+        self._urls: dict[str, str] = {}
+        self.worlds = [World({})]
+        self.told: list[str] = []
+        self._patch(patch)
+        self._add("a", "out-a")
+
+    def _patch(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(commands, "_declare", lambda directory, *_: self._job_in(directory).queries)
+        patch.setattr(commands, "using_spark", lambda *_: contextlib.nullcontext(object()))
+        patch.setattr(commands, "jvm_pid", lambda _: 1)
+        patch.setattr(commands, "spark_listing", lambda _: lambda _: ())
+        patch.setattr(failpoints, "hit", self._faults.hit)
+        patch.setattr(Lease, "start_heartbeat", lambda lease: lease.beat())
+        for write in ("put", "put_if_absent", "delete"):
+            patch.setattr(LocalStorage, write, self._faults.around(getattr(LocalStorage, write)))
+
+    def _add(self, name: str, output: str) -> None:
+        sinks = {q: Sink(f"{output}/{q}") for q in QUERIES}
+        for other in self._jobs.values():
+            sinks = other.sinks if other.output == output else sinks
+        directory = JobDirectory(LocalStorage(str(self._root / name)))
+        self._jobs[name] = RealJob(name, output, directory, sinks)
+        self.worlds = [
+            dataclasses.replace(world, jobs={**world.jobs, name: Job(output)})
+            for world in self.worlds
+        ]
+
+    def _job_in(self, directory: JobDirectory) -> RealJob:
+        return next(job for job in self._jobs.values() if job.directory.url == directory.url)
+
+    # --- a step -------------------------------------------------------------------------------------
+
+    def take(self, step: Step) -> None:
+        """Take a step in the code and in the model, and compare what is seen."""
+        command, seed = step
+        dice = random.Random(seed)
+        chosen = getattr(self, f"_{command}")(dice)
+        if chosen is None:
+            return
+        told, expect, act = chosen
+        self._faults.arm(dice)
+        error: BaseException | None = None
+        try:
+            act()
+        except (SparkStreamError, DeathError, OSError) as caught:
+            error = caught
+        self._faults.disarm()
+        cut = ", cut short" if self._faults.fired else ""
+        self.told.append(f"{told}{cut}: {'done' if error is None else repr(error)}")
+        self._judge(expect, error)
+
+    def _judge(self, expect: Expect, error: BaseException | None) -> None:
+        seen, expected = self._see(), [expect(world) for world in self.worlds]
+        left: list[World] = []
+        for each in expected:
+            for world in self._possible(each, error):
+                if model.is_seen(world, seen) and (now := model.as_seen(world, seen)) not in left:
+                    left.append(now)
+        if not left:
+            raise Finding(
+                [*self.told, *map(_described, expected[:1]), f"seen {seen}"], self.told[-1]
+            )
+        self.worlds = left
+
+    def _possible(self, expected: Expected, error: BaseException | None) -> Sequence[World]:
+        done = () if expected.must else expected.after
+        if self._faults.fired:
+            return (*expected.refused, *expected.cut, *done)
+        if error is None:
+            return done
+        reasons = expected.must | expected.may
+        return expected.refused if any(_says(error, reason) for reason in reasons) else ()
+
+    def _see(self) -> Seen:
+        rows = Counter(
+            (job.output, q, row)
+            for job in {job.output: job for job in self._jobs.values()}.values()
+            for q in QUERIES
+            for row in job.sinks[q].kept.values()
+        )
+        if twice := [row for row, count in rows.items() if count > 1]:
+            raise Finding([*self.told, f"twice: {twice}"], "twice")
+        there = (n for n, url in self._urls.items() if LocalStorage(url).exists("savepoint.json"))
+        return Seen(
+            {
+                name: (
+                    restore_log.what_is_unfinished(job.directory) is not None,
+                    {q: self._state(job, q) for q in QUERIES},
+                    frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
+                )
+                for name, job in self._jobs.items()
+            },
+            frozenset(there),
+            frozenset(rows),
+        )
+
+    def _state(self, job: RealJob, query: str) -> tuple[tuple[str, ...], str | None]:
+        spark = job.checkpoint(query)
+        if spark.logs.query_id() is None:
+            return (), None
+        position = spark.logs.position()
+        read = self._has_read(spark, position.last_commit)
+        is_planned = position.last_offsets > position.last_commit
+        return read, self._has_read(spark, position.last_offsets)[-1] if is_planned else None
+
+    def _has_read(self, spark: CheckpointBuilder, batch: int) -> tuple[str, ...]:
+        if batch < 0:
+            return ()
+        offsets = spark.storage.read(f"offsets/{batch}").decode()
+        return self._histories[int(json.loads(offsets.splitlines()[2])["logOffset"])]
+
+    # --- what processes do --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _driving(
+        self, job: RealJob, run_id: str, url: str | None = None, *, allows: bool = False
+    ) -> Iterator[Lease]:
+        """Begin as an attempt does, up to the first record of its run."""
+        directory, clock = job.directory, self._clock
+        check_preconditions(directory, run_id)
+        start = StartingPoint(directory, url, job.queries, allow_non_restored=allows)
+        start.check()
+        begin_identity(directory.storage, clock)
+        driver = f"d{next(self._numbers)}"
+        lease = take_lease(directory.storage, clock, run_id=run_id, driver_id=driver, timeout_s=0.1)
+        with lease:
+            restore_log.relocate(directory, lease, clock, QUERIES)
+            check_preconditions(directory, run_id)
+            start.check()
+            start.restore(lease, clock)
+            yield lease
+
+    def _drive(
+        self, job: RealJob, run_id: str, writes: Sequence[tuple[str, str]], keep: int
+    ) -> None:
+        directory, clock = job.directory, self._clock
+        run = directory.run(run_id)
+        if run.final() is not None:
+            if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
+                raise error
+            return
+        with self._driving(job, run_id) as lease:
+            directory.put_job(JobRecord(name="job", created="now"))
+            sparks = {q: job.checkpoint(q) for q in QUERIES}
+            record = a_run(
+                run_id,
+                at_end="suspend",
+                starting={q: spark.logs.position().last_commit for q, spark in sparks.items()},
+                replayable=keep > 0,
+            )
+            record = put_run_record(directory.run(run_id), record, lease)
+            committers = {}
+            for q, spark in sparks.items():
+                committers[q] = EpochCommitter(
+                    q,
+                    storage=directory.committables(q),
+                    logs=spark.logs,
+                    sinks=[job.sinks[q]],
+                    lease=lease,
+                    run_id=run_id,
+                    clock=clock,
+                )
+                committers[q].recover()
+            kept = replayable_runs(directory, run_id, keep) if keep else None
+            save_start(directory, record, kept, token=lease.token, clock=clock)
+            for q, row in writes:
+                self._write(job, q, row, sparks[q], committers[q])
+            self._end(job, run_id, sparks, lease)
+
+    def _write(
+        self, job: RealJob, query: str, row: str, spark: CheckpointBuilder, to: EpochCommitter
+    ) -> None:
+        if spark.logs.query_id() is None:
+            spark.begin(str(uuid.UUID(int=self._ids.getrandbits(128))))
+            spark.storage.put("sources/0/0", b"v1")
+            query_id = str(spark.logs.query_id())
+            put_topology(job.directory, query, query_id, job.declared.get(query) or FIRST)
+        position = spark.logs.position()
+        epoch = position.last_commit + 1
+        if position.last_offsets <= position.last_commit:
+            self._histories.append((*self._has_read(spark, position.last_commit), row))
+            number = len(self._histories) - 1
+            spark.plan(epoch, sources=(json.dumps({"logOffset": number}),))
+        self._faults.hit()
+        to.pre_commit(FakeFrame(self._has_read(spark, epoch)[-1]), epoch, counted(1))
+        spark.commit(epoch)
+        self._faults.hit()
+        to.commit_ready()
+
+    def _end(
+        self, job: RealJob, run_id: str, sparks: dict[str, CheckpointBuilder], lease: Lease
+    ) -> None:
+        final = a_final(run_id, outcome=SUSPENDED)
+        queries = {
+            q: {
+                **final.queries["q"],
+                "batch_id": last if (last := s.logs.position().last_commit) >= 0 else None,
+            }
+            for q, s in sparks.items()
+        }
+        final = dataclasses.replace(final, queries=queries)
+        lease.seal(final)
+        job.directory.run(run_id).put_final(final)
+
+    # --- the commands: what is told of them, what is expected, and what does them -------------------
+
+    def _any_job(self, dice: random.Random) -> RealJob:
+        return dice.choice([*self._jobs.values()])
+
+    def _some_savepoint(self, dice: random.Random, name: str) -> str:
+        known = [*self._urls]
+        own = [each for each in known if self._urls[each].startswith(f"{self._root / name}/")]
+        return dice.choice([*known[-4:], *own[-6:], *own[-2:], *known[:1]] or ["nowhere"])
+
+    def _some_run(self, dice: random.Random, name: str) -> str:
+        known = [*self.worlds[0].jobs[name].runs][-5:]
+        return dice.choice([*known, *known[-1:]] or ["nobody"])
+
+    def _run(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        job = self._any_job(dice)
+        runs = self.worlds[0].jobs[job.name].runs
+        unended = [each for each, run in runs.items() if run.ends is None][-1:]
+        run_id = dice.choice([*unended, f"r{next(self._numbers):05}"])
+        number = next(self._numbers)
+        writes = [(dice.choice(QUERIES), f"row {number}.{n}") for n in range(dice.randint(0, 3))]
+        keep = dice.choice((0, 1, 3))
+        return (
+            f"run {job.name} {run_id} {writes} keep={keep}",
+            lambda world: model.run(world, job.name, run_id, writes, keep),
+            lambda: self._drive(job, run_id, writes, keep),
+        )
+
+    def _take(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        job = self._any_job(dice)
+        name = (
+            f"s{next(self._numbers)}"
+            if dice.random() < 0.95
+            else self._some_savepoint(dice, job.name)
+        )
+        url = self._urls.setdefault(name, f"{job.directory.url}/savepoints/{name}")
+        return (
+            f"take {job.name} {name}",
+            lambda world: model.take(world, job.name, name),
+            lambda: take.take_savepoint(
+                job_source(job.directory.url, self._clock),
+                url,
+                aligned_timeout_s=0,
+                clock=self._clock,
+            ),
+        )
+
+    def _url(self, name: str) -> str:
+        return self._urls.get(name, str(self._root / name))
+
+    def _dispose(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        name = self._some_savepoint(dice, self._any_job(dice).name)
+        return (
+            f"dispose {name}",
+            lambda world: model.dispose(world, name),
+            lambda: retention.dispose(self._url(name), clock=self._clock),
+        )
+
+    def _restore(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        job = self._any_job(dice)
+        name, reverts = self._some_savepoint(dice, job.name), dice.random() < 0.8
+        return (
+            f"restore {job.name} {name} reverts={reverts}",
+            lambda world: model.restore(world, job.name, name, reverts=reverts),
+            lambda: commands.restore_job(
+                job.directory.url, self._url(name), revert=reverts, clock=self._clock
+            ),
+        )
+
+    def _rewind(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        job = self._any_job(dice)
+        run_id, later = self._some_run(dice, job.name), dice.random() < 0.4
+        return (
+            f"rewind {job.name} {run_id} with_later={later}",
+            lambda world: model.rewind(world, job.name, run_id, with_later=later),
+            lambda: commands.rewind_job(
+                job.directory.url, run_id, with_later=later, clock=self._clock
+            ),
+        )
+
+    def _start_over(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        job, query = self._any_job(dice), dice.choice(QUERIES)
+        changed = Topology((f"events-{next(self._numbers)}",), ())
+
+        def act() -> None:
+            job.declared[query] = changed
+            with self._driving(job, f"over{next(self._numbers)}", allows=True):
+                pass
+
+        def expect(world: World) -> Expected:
+            job.declared.clear()
+            return model.start_over(world, job.name, query)
+
+        return f"start over {job.name} {query}", expect, act
+
+
+def _described(expected: Expected) -> str:
+    must, may = (sorted(each.name for each in whys) for whys in (expected.must, expected.may))
+    others = [f"  or {_shown(world)}" for world in expected.refused[:1]]
+    return "\n".join([f"must {must} may {may}", f"  done {_shown(expected.after[0])}", *others])
+
+
+def _shown(world: World) -> str:
+    jobs = [
+        f"{name}{f' OPEN {job.open.savepoint} {job.open.back} {job.open.reverts}' if job.open else ''} {_queries(job.queries)} runs "
+        + " ".join(
+            f"{run_id}({_queries(run.begins)} saved={run.saved} wrote={run.wrote} {run.rewound})"
+            for run_id, run in job.runs.items()
+        )
+        for name, job in world.jobs.items()
+    ]
+    rows = sorted(f"{row.row}@{row.job}.{row.epoch}" for row in world.rows)
+    saved = [f"{name}={_queries(each.queries)}" for name, each in world.saved.items()]
+    return f"{jobs} rows {rows} saved {saved}"
+
+
+def _queries(queries: Any) -> str:
+    return " ".join(
+        f"{q}{each.age}:{','.join(each.read)}{'~' if each.lags else ''}[{each.planned or ''}]"
+        for q, each in queries.items()
+    )
+
+
+def _says(error: BaseException, reason: Reason) -> bool:
+    return isinstance(error, reason.errors) and re.search(reason.word, str(error)) is not None
+
+
+CHANCES = {"run": 8, "take": 4, "restore": 8, "rewind": 4, "dispose": 1, "start_over": 1}
+
+
+def drawn(seed: int, steps: int) -> list[Step]:
+    """Return a history: the first steps give it something to go back to."""
+    dice = random.Random(seed)
+    later = dice.choices([*CHANCES], [*CHANCES.values()], k=steps)
+    return [(each, dice.getrandbits(32)) for each in ["run", "run", "take", *later]]
+
+
+def play(history: Sequence[Step]) -> Finding | None:
+    """Play a history from its beginning; return what the model has found, None for nothing."""
+    root = Path(tempfile.mkdtemp(dir=FAST if FAST.is_dir() else None))
+    with pytest.MonkeyPatch.context() as patch:
+        walk = Walk(root, patch)
+        try:
+            for step in history:
+                walk.take(step)
+        except Finding as found:
+            return found
+        finally:
+            patch.undo()
+            shutil.rmtree(root)
+    return None
+
+
+def shortest(history: Sequence[Step]) -> list[Step]:
+    """Leave out of a history that has a finding whatever it needs not."""
+    first = play(history)
+    assert first is not None
+    left, size = [*history], max(1, len(history) // 2)
+    while size:
+        for at in range(0, len(left), size):
+            fewer = left[:at] + left[at + size :]
+            again = play(fewer)
+            if again is not None and again.kind == first.kind:
+                left = fewer
+                break
+        else:
+            size //= 2
+    return left
+
+
+def search(steps: int, *, first: int = 0, length: int = 40) -> tuple[int, Finding | None]:
+    """Play histories until so many steps are done, or one has a finding; return how many, and it."""
+    done = 0
+    for seed in itertools.count(first):
+        history = drawn(seed, length)
+        done += len(history)
+        found = play(history)
+        if found is not None or done >= steps:
+            return done, found
+    raise AssertionError("seeds have no end")

@@ -1,0 +1,617 @@
+"""Reference model of restores: what each command must do, what it must refuse and why.
+
+It is written from the promises of docs/savepoints.md, change-a-job.md and replay-a-day.md, and knows
+nothing of how they are kept. One truth decides nearly all of it: after each command the outputs of a
+job have exactly the rows that its state has read, each once, and the rows that a start-over leaves.
+What would break that must be refused; what would not must be done; where the docs allow a refusal
+for less, either may happen.
+
+A world is a value. A command is a function that returns what may follow (:class:`Expected`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    RevertError,
+    SavepointError,
+    UnknownJobError,
+)
+
+QUERIES = ("q", "p")
+
+
+class Reason(enum.Enum):
+    """Why a command is refused: the errors that say so, and words of their message."""
+
+    def __init__(self, word: str, *errors: type[Exception]) -> None:
+        self.word, self.errors = word, errors
+
+    MISSING = "no savepoint there|not complete", UnknownJobError
+    UNKNOWN_RUN = "nothing to rewind", UnknownJobError
+    LATER_ROWS = "after this savepoint", ConfigError
+    REVERTED = "was set back since", ConfigError, RevertError
+    STARTED_OVER = "was reset", ConfigError, RevertError
+    FOREIGN = "another job directory", ConfigError, RevertError
+    OPEN = "did not end", CheckpointError, ConfigError
+    BEING_SET = "is being set to", SavepointError
+    NOTHING_SAVED = "no job there|nothing to save|no batch of query|not published", ConfigError
+    TAKEN = "a savepoint of this name", ConfigError
+    NEEDED = "it is needed", ConfigError
+    UNPUBLISHED = "is not published", ConfigError
+    BEGUN = "has begun already", ConfigError
+    BEGUN_OTHERWISE = "was set to", ConfigError
+    REWOUND = "no longer counts", ConfigError
+    LATER_RUNS = "later runs have built on it", RevertError
+    NOT_REPLAYABLE = "cannot be rewound", RevertError
+    IN_PART = "rewound in part", RevertError
+    NOT_ALONE = "cannot be rewound alone", RevertError
+    REPLACED = "upgrade", ConfigError
+    TAKEN_OVER = "has taken over", ConfigError
+    CLAIMED = "continues from the checkpoint", ConfigError
+
+
+class Row(NamedTuple):
+    """A row that readers see; *job* is empty when no restore may revert it any more."""
+
+    output: str
+    query: str
+    row: str
+    job: str
+    epoch: int
+    run: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """What a query has read, one row by epoch.
+
+    Attributes:
+        planned: the row of the batch in flight, which the next run executes.
+        lags: the last row is committed by Spark and not published yet.
+        by: the run that has committed the last row.
+        age: how often the query has started over.
+        base: of how many epochs the rows are in the output of another job.
+    """
+
+    read: tuple[str, ...] = ()
+    planned: str | None = None
+    lags: bool = False
+    by: str = ""
+    age: int = 0
+    base: int = 0
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        return self.read[: len(self.read) - self.lags]
+
+
+Queries = Mapping[str, Query]
+NEW: Queries = {name: Query() for name in QUERIES}
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A savepoint: whose, and what its queries have read."""
+
+    job: str
+    queries: Queries
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of a job.
+
+    Attributes:
+        begins: what the queries had read when it began.
+        saved: whether its first savepoint is kept; None if a death left that open.
+        wrote: whether it has written; None if a row may be staged, which another run then executes.
+        ends: the epochs at its end; None if it has not ended.
+    """
+
+    begins: Queries
+    saved: bool | None = False
+    wrote: bool | None = False
+    rewound: bool = False
+    ends: Mapping[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Open:
+    """A restore, a rewind or a start-over that was begun and has not ended.
+
+    Attributes:
+        savepoint: None for the beginning, or for the first savepoint of a run.
+        back: after which epoch of each query the job's rows are reverted; empty for a start-over.
+        lost: the rows that are being reverted.
+    """
+
+    savepoint: str | None
+    queries: Queries
+    back: Mapping[str, int]
+    reverts: bool = False
+    rewinds: frozenset[str] = frozenset()
+    lost: frozenset[Row] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job directory.
+
+    Attributes:
+        starts: the savepoints that it was ever set to.
+        wrote: whether it has ever written a row.
+        replaced: why its upgrade forbids to run it or to set it back; None if nothing does.
+    """
+
+    output: str
+    queries: Queries = dataclasses.field(default_factory=lambda: NEW)
+    runs: Mapping[str, Run] = dataclasses.field(default_factory=dict)
+    open: Open | None = None
+    starts: frozenset[str] = frozenset()
+    wrote: bool = False
+    replaced: Reason | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    jobs: Mapping[str, Job]
+    saved: Mapping[str, Saved] = dataclasses.field(default_factory=dict)
+    rows: frozenset[Row] = frozenset()
+
+    def with_job(self, name: str, **changes: object) -> World:
+        job = dataclasses.replace(self.jobs[name], **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self, jobs={**self.jobs, name: job})
+
+    def with_query(self, name: str, query: str, **changes: object) -> World:
+        now = dataclasses.replace(self.jobs[name].queries[query], **changes)  # type: ignore[arg-type]
+        return self.with_job(name, queries={**self.jobs[name].queries, query: now})
+
+    def with_run(self, name: str, run_id: str, **changes: object) -> World:
+        runs = self.jobs[name].runs
+        run = dataclasses.replace(runs[run_id], **changes)  # type: ignore[arg-type]
+        return self.with_job(name, runs={**runs, run_id: run})
+
+    def own(self, name: str, back: Mapping[str, int]) -> frozenset[Row]:
+        """Return the rows that a job may revert: its own, after an epoch of each query."""
+        return frozenset(
+            r for r in self.rows if r.job == name and r.epoch > back.get(r.query, r.epoch)
+        )
+
+    def has_exactly(self, name: str, query: str) -> bool:
+        """Whether the output has what the state has read, and what start-overs have left."""
+        job = self.jobs[name]
+        rows = {r.row for r in self.rows if (r.output, r.query) == (job.output, query) and r.job}
+        state = job.queries[query]
+        return rows == {*state.published[state.base :]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What may follow a command.
+
+    Attributes:
+        must: it must be refused, for one of these reasons; empty if it must not.
+        may: it may be refused for these.
+        after: the worlds that it may leave when it is done.
+        cut: the worlds that a death or an outage may leave, besides.
+        refused: the worlds that a refusal may leave.
+    """
+
+    after: tuple[World, ...]
+    refused: tuple[World, ...]
+    must: frozenset[Reason] = frozenset()
+    may: frozenset[Reason] = frozenset()
+    cut: tuple[World, ...] = ()
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def complete(world: World, name: str) -> World:
+    """Return the world after the open operation of a job has ended."""
+    job = world.jobs[name]
+    begun = job.open
+    if begun is None:
+        return world
+    if begun.back:
+        rows = world.rows - world.own(name, begun.back)
+    else:  # what a query has written before it starts over stays, and nobody reverts it
+        left = {q for q in QUERIES if begun.queries[q].age > job.queries[q].age}
+        rows = frozenset(
+            r._replace(job="") if r.output == job.output and r.query in left else r
+            for r in world.rows
+        )
+    done = dataclasses.replace(world, rows=rows)
+    for run_id in begun.rewinds:
+        done = done.with_run(name, run_id, rewound=True)
+    starts = job.starts | ({begun.savepoint} if begun.savepoint is not None else set())
+    return done.with_job(name, queries=begun.queries, open=None, starts=starts)
+
+
+def begin(world: World, name: str, operation: Open) -> World:
+    """Return the world when an operation has begun."""
+    return world.with_job(name, open=operation)
+
+
+def set_to(job: Job, queries: Queries) -> Queries:
+    """Return the queries of a job that was set to what a savepoint has of them."""
+    ages = {name: job.queries[name].age for name in QUERIES}
+    return {
+        name: dataclasses.replace(queries[name], age=ages[name], lags=False)
+        if queries[name].read
+        else Query(age=ages[name])
+        for name in QUERIES
+    }
+
+
+def why_wrong(world: World, name: str, saved: Saved, reverts: bool) -> Iterator[Reason]:
+    """Yield why a job would not have the rows that its state has read, set to a savepoint."""
+    job = world.jobs[name]
+    back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
+    if not reverts and world.own(name, back):
+        yield Reason.LATER_ROWS
+    operation = Open(None, set_to(job, saved.queries), back)
+    after = complete(world.with_job(name, open=operation), name)
+    for query in QUERIES:
+        if not after.has_exactly(name, query):
+            left = {r.row for r in world.rows if not r.job}
+            if left & {*saved.queries[query].read}:
+                yield Reason.STARTED_OVER
+            if saved.job != name:
+                yield Reason.FOREIGN
+            elif saved.queries[query].age != job.queries[query].age:
+                yield Reason.STARTED_OVER
+            else:
+                yield Reason.REVERTED
+
+
+def as_seen_from(world: World, name: str, saved: Saved) -> Saved:
+    """Return a savepoint whose rows are not in this job's output, if it is of another output."""
+    if saved.job == name or world.jobs[saved.job].output == world.jobs[name].output:
+        return saved
+    queries = {q: dataclasses.replace(s, base=len(s.read)) for q, s in saved.queries.items()}
+    return dataclasses.replace(saved, queries=queries)
+
+
+def refused(world: World, *reasons: Reason | None) -> Expected:
+    return Expected((world,), (world,), must=frozenset(r for r in reasons if r is not None))
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def run(
+    world: World, name: str, run_id: str, writes: Sequence[tuple[str, str]], keep: int
+) -> Expected:
+    """A driver publishes what is committed, executes the batch in flight again, and writes on."""
+    job = world.jobs[name]
+    now = job.runs.get(run_id)
+    if now is not None and now.ends is not None:
+        return refused(world, Reason.REWOUND) if now.rewound else Expected((world,), (world,))
+    must = {job.replaced, Reason.OPEN if job.open else None}
+    must |= {Reason.REWOUND if now is not None and now.rewound else None}
+    if must - {None}:
+        return refused(world, *must)
+    steps = [world]
+    if now is None:
+        runs = {**job.runs, run_id: Run(job.queries)}
+        steps.append(world.with_job(name, runs=runs))
+    for query in QUERIES:
+        if job.queries[query].lags:
+            steps.append(_publish(steps[-1], name, query))
+    steps += _keep_start(steps[-1], name, run_id, keep)
+    for query, row in writes:
+        state = steps[-1].jobs[name].queries[query]
+        row = state.planned or row
+        staged = steps[-1].with_query(name, query, planned=row)
+        wrote = staged.jobs[name].runs[run_id].wrote or None
+        steps.append(staged.with_run(name, run_id, wrote=wrote))
+        changes = {"read": (*state.read, row), "planned": None, "lags": True, "by": run_id}
+        lags = staged.with_query(name, query, **changes).with_run(name, run_id, wrote=True)
+        steps.append(lags.with_job(name, wrote=True))
+        steps.append(_publish(steps[-1], name, query))
+    ends = {q: len(state.read) for q, state in steps[-1].jobs[name].queries.items()}
+    after = steps[-1].with_run(name, run_id, ends=ends)
+    return Expected((after,), (world,), cut=tuple(steps))
+
+
+def _publish(world: World, name: str, query: str) -> World:
+    job = world.jobs[name]
+    state = job.queries[query]
+    row = Row(job.output, query, state.read[-1], name, len(state.read) - 1, state.by)
+    published = dataclasses.replace(world, rows=world.rows | {row})
+    return published.with_query(name, query, lags=False)
+
+
+def _keep_start(world: World, name: str, run_id: str, keep: int) -> list[World]:
+    job = world.jobs[name]
+    if not keep:
+        return []
+    counting = [each for each, run in [*job.runs.items()][::-1] if not run.rewound]
+    kept = [run_id, *(each for each in counting if each != run_id)][:keep]
+    unsure = done = world
+    if not job.runs[run_id].wrote and any(s.read for s in job.queries.values()):
+        unsure, done = (world.with_run(name, run_id, saved=saves) for saves in (None, True))
+    for each in job.runs:
+        if each not in kept and job.runs[each].saved is not False:
+            unsure = unsure.with_run(name, each, saved=None)
+            done = done.with_run(name, each, saved=False)
+    return [unsure, done]
+
+
+def take(world: World, name: str, savepoint: str) -> Expected:
+    """A savepoint has what is committed and published, and the plan of the batch after it."""
+    job = world.jobs[name]
+    has_none = not any(state.published for state in job.queries.values())
+    why = [
+        Reason.TAKEN if savepoint in world.saved else None,
+        Reason.BEING_SET if job.open is not None else None,
+        Reason.NOTHING_SAVED if has_none else None,
+    ]
+    if any(why):
+        return refused(world, *why)
+    queries = {
+        q: dataclasses.replace(
+            state,
+            read=state.published,
+            planned=state.read[-1] if state.lags else state.planned,
+            lags=False,
+        )
+        for q, state in job.queries.items()
+    }
+    after = dataclasses.replace(world, saved={**world.saved, savepoint: Saved(name, queries)})
+    begun = all(state.published for state in job.queries.values())
+    may = frozenset() if begun else frozenset({Reason.NOTHING_SAVED})
+    return Expected((after,), (world,), may=may, cut=(world,))
+
+
+def dispose(world: World, savepoint: str) -> Expected:
+    """A savepoint is removed, unless a job can go on from nothing else."""
+    if savepoint not in world.saved:  # the leftovers of one may be collected
+        return Expected((world,), (world,), may=frozenset({Reason.MISSING}))
+    if any(job.open and job.open.savepoint == savepoint for job in world.jobs.values()):
+        return refused(world, Reason.NEEDED)
+    saved = {name: each for name, each in world.saved.items() if name != savepoint}
+    after = dataclasses.replace(world, saved=saved)
+    return Expected((after,), (world,), cut=(world,))
+
+
+def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expected:
+    """The job is set to a savepoint; its rows after it are reverted if that is allowed."""
+    job, found = world.jobs[name], world.saved.get(savepoint)
+    if job.replaced or found is None:
+        return refused(world, job.replaced, None if found else Reason.MISSING)
+    saved = as_seen_from(world, name, found)
+    if job.open is not None and job.open.savepoint == savepoint:
+        after = complete(world, name)
+        is_left = job.open.reverts and not reverts
+        may = frozenset({Reason.LATER_ROWS}) if is_left else frozenset[Reason]()
+        return Expected((after,), (world,), may=may, cut=(world,))
+    must, may = {*why_wrong(world, name, saved, reverts)}, _why_unsure(world, name, saved, reverts)
+    back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
+    if job.open is not None:
+        again = {row for each in saved.queries.values() for row in each.read}
+        if job.open.reverts and again & {r.row for r in job.open.lost}:
+            must |= {Reason.OPEN, Reason.REVERTED}
+        if not job.open.back:
+            may |= {Reason.STARTED_OVER, Reason.OPEN}
+    ended = {run_id for run_id, each in job.runs.items() if _is_within(each, back)}
+    operation = Open(
+        savepoint,
+        set_to(job, saved.queries),
+        back,
+        reverts,
+        frozenset({*job.runs} - ended),
+        world.own(name, back) | (job.open.lost if job.open else frozenset()),
+    )
+    begun = begin(world, name, operation)
+    return Expected(
+        (complete(begun, name),),
+        (world,),
+        frozenset(must),
+        frozenset(may),
+        () if must else (world, begun),
+    )
+
+
+def _is_within(run: Run, back: Mapping[str, int]) -> bool:
+    return run.ends is not None and all(run.ends[q] - 1 <= back[q] for q in QUERIES)
+
+
+def _why_unsure(world: World, name: str, saved: Saved, reverts: bool) -> set[Reason]:
+    """Return why the docs let a restore be refused that would do no harm."""
+    job, may = world.jobs[name], set[Reason]()
+    if not reverts and any(s.lags or s.planned for s in job.queries.values()):
+        may.add(Reason.LATER_ROWS)  # its rows may be staged, and become visible
+    if any(r.output == job.output and not r.job for r in world.rows):
+        may.add(Reason.STARTED_OVER)  # these cannot be told from those after the savepoint
+    if saved.job != name and job.wrote:
+        may.add(Reason.FOREIGN)
+    return may
+
+
+def begin_from(world: World, name: str, savepoint: str) -> Expected:
+    """A new job begins from a savepoint; one that has begun from it goes on."""
+    job, found = world.jobs[name], world.saved.get(savepoint)
+    if job.replaced:
+        return refused(world, job.replaced)
+    if job.open is not None:
+        if job.open.savepoint != savepoint:
+            return refused(world, Reason.OPEN)
+        return Expected((complete(world, name),), (world,), cut=(world,))
+    if savepoint in job.starts:
+        return Expected((world,), (world,))
+    begun = any(state.read or state.planned for state in job.queries.values())
+    must = {Reason.MISSING} if found is None else set()
+    must |= {Reason.BEGUN_OTHERWISE} if job.starts else {Reason.BEGUN} if begun else set()
+    if must or found is None:
+        return refused(world, *must)
+    saved = as_seen_from(world, name, found)
+    back = {q: len(state.read) - 1 for q, state in saved.queries.items()}
+    started = begin(world, name, Open(savepoint, set_to(job, saved.queries), back))
+    may = {Reason.BEGUN} if job.runs else set()
+    return Expected((complete(started, name),), (world,), may=frozenset(may), cut=(world, started))
+
+
+def start_over(world: World, name: str, query: str) -> Expected:
+    """A query that was changed reads from its beginning; what it has written stays."""
+    job = world.jobs[name]
+    if job.replaced or (job.open is not None and job.open.back):
+        return refused(world, job.replaced, Reason.OPEN if job.open else None)
+    done = complete(world, name)
+    state = done.jobs[name].queries[query]
+    if state.lags:
+        return dataclasses.replace(refused(world, Reason.UNPUBLISHED), refused=(world, done))
+    if not state.read and not state.planned:
+        return Expected((done,), (world,), cut=(world,))
+    queries = {**done.jobs[name].queries, query: Query(age=state.age + 1)}
+    begun = done.with_job(name, open=Open(None, queries, {}))
+    after = complete(begun, name)
+    marked = dataclasses.replace(begun, rows=after.rows)
+    # A row that is visible may have no record yet, and count as not published.
+    unsure = any(each.ends is None for each in job.runs.values())
+    may = frozenset({Reason.UNPUBLISHED} if unsure else ())
+    return Expected((after,), (world, done), may=may, cut=(world, done, begun, marked))
+
+
+def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
+    """The rows of a run, and of those that have built on it, are reverted."""
+    unsure = [each for each, run in world.jobs[name].runs.items() if run.wrote is None]
+    if not unsure:
+        return _rewind(world, name, run_id, with_later=with_later)
+    both = [
+        rewind(world.with_run(name, unsure[0], wrote=wrote), name, run_id, with_later=with_later)
+        for wrote in (False, True)
+    ]
+    whys = frozenset(why for each in both for why in (*each.must, *each.may))
+    worlds = [
+        [w.with_run(name, unsure[0], wrote=None) for each in both for w in getattr(each, which)]
+        for which in ("refused", "cut")
+    ]
+    after = [w.with_run(name, unsure[0], wrote=None) for e in both if not e.must for w in e.after]
+    must = whys if all(each.must for each in both) else frozenset[Reason]()
+    return Expected(tuple(after) or (world,), tuple(worlds[0]), must, whys, tuple(worlds[1]))
+
+
+def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
+    job = world.jobs[name]
+    if job.replaced or run_id not in job.runs:
+        return refused(world, job.replaced, None if run_id in job.runs else Reason.UNKNOWN_RUN)
+    order = [*job.runs]
+    later = order[order.index(run_id) + 1 :][::-1]
+    chain = [each for each in later if with_later or job.runs[each].rewound] + [run_id]
+    left, must, may, cut, now = [world], set[Reason](), set[Reason](), [world], world
+    for each in chain:
+        why, unsure = _why_not_rewound(now, name, each)
+        must |= why
+        may |= unsure
+        if must:
+            break
+        now, begun = _rewound(now, name, each)
+        cut += [begun, now]
+        left.append(now)
+    if any(r.run == run_id for r in world.rows) and job.runs[run_id].rewound:
+        may |= {Reason.IN_PART}
+    after = (now,)
+    if job.open is not None and run_id in job.open.rewinds and not job.runs[run_id].wrote:
+        after = (now, world.with_run(name, run_id, rewound=True))
+    return Expected(after, tuple(left), frozenset(must), frozenset(may), tuple(cut))
+
+
+def _rewound(world: World, name: str, run_id: str) -> tuple[World, World]:
+    """Return the world when a run is rewound, and when that has begun."""
+    job = world.jobs[name]
+    run = job.runs[run_id]
+    if job.open is not None and run_id in job.open.rewinds:
+        return complete(world, name), world
+    if run.rewound:
+        return world, world
+    if not run.wrote:
+        marked = world.with_run(name, run_id, rewound=True)
+        return marked, marked
+    back = {q: len(run.begins[q].read) - 1 for q in QUERIES}
+    queries = set_to(job, run.begins)
+    lost = world.own(name, back)
+    begun = begin(world, name, Open(None, queries, back, True, frozenset({run_id}), lost))
+    return complete(begun, name), begun
+
+
+def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason], set[Reason]]:
+    job = world.jobs[name]
+    run = job.runs[run_id]
+    if job.open is not None and run_id in job.open.rewinds:  # it may not be marked yet
+        return set(), {Reason.OPEN, Reason.NOT_REPLAYABLE, Reason.LATER_RUNS, Reason.NOT_ALONE}
+    if run.rewound or not run.wrote:
+        return set(), set()
+    must, may = set[Reason](), set[Reason]()
+    if job.open is not None:
+        must.add(Reason.OPEN)
+        may |= set() if job.open.back else {Reason.STARTED_OVER}
+    order = [*job.runs]
+    later = [job.runs[each] for each in order[order.index(run_id) + 1 :]]
+    if any(each.wrote and not each.rewound for each in later):
+        must.add(Reason.LATER_RUNS)
+    if any(state.read for state in run.begins.values()) and run.saved is not True:
+        (must if run.saved is False else may).add(Reason.NOT_REPLAYABLE)
+    must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
+    may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
+    if any(r.run != run_id for r in _rewound(world, name, run_id)[1].jobs[name].open.lost):
+        may.add(Reason.NOT_ALONE)
+    return must, may
+
+
+# --- what is seen ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What can be seen of a world: per job what is open, read and planned, and which runs count."""
+
+    jobs: Mapping[
+        str, tuple[bool, Mapping[str, tuple[tuple[str, ...], str | None]], frozenset[str]]
+    ]
+    saved: frozenset[str]
+    rows: frozenset[tuple[str, str, str]]
+
+
+def is_seen(world: World, seen: Seen) -> bool:
+    """Whether a world looks like that; while an operation is open, some of its rows may be gone."""
+    if seen.saved != {*world.saved}:
+        return False
+    least = most = world
+    for name, (is_open, queries, rewound) in seen.jobs.items():
+        job = world.jobs[name]
+        if is_open != (job.open is not None):
+            return False
+        least = complete(least, name)
+        flagged = {run_id for run_id, each in job.runs.items() if each.rewound}
+        if is_open:  # the runs that it rewinds are marked one by one
+            if not rewound <= flagged | job.open.rewinds:
+                return False
+            continue
+        if queries != {q: (state.read, state.planned) for q, state in job.queries.items()}:
+            return False
+        if rewound != flagged:
+            return False
+    return _shown(least.rows) <= seen.rows <= _shown(most.rows)
+
+
+def _shown(rows: Iterable[Row]) -> frozenset[tuple[str, str, str]]:
+    return frozenset((r.output, r.query, r.row) for r in rows)
+
+
+def as_seen(world: World, seen: Seen) -> World:
+    """Return the world with the rows that are seen, and the runs that are marked."""
+    there = frozenset(r for r in world.rows if (r.output, r.query, r.row) in seen.rows)
+    world = dataclasses.replace(world, rows=there)
+    for name, (_, _, rewound) in seen.jobs.items():
+        for run_id in world.jobs[name].runs:
+            world = world.with_run(name, run_id, rewound=run_id in rewound)
+    return world
