@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.topology import Topology
@@ -32,22 +33,34 @@ from airflow_provider.runtime.driver import restore_job as commands
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.open_queries import save_start
 from airflow_provider.runtime.driver.records import put_run_record
-from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    SparkStreamError,
+    StopError,
+    UnknownJobError,
+)
 from airflow_provider.runtime.jobdir.identity import begin_identity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
 from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.run_records import SUSPENDED, JobRecord
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    active_upgrade,
+    rejection_of,
+    upgrade_id,
+)
 from airflow_provider.runtime.savepoints import restore_log, retention, take
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.rewind import replayable_runs
+from airflow_provider.runtime.savepoints.rewind import put_rewound, replayable_runs
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_final, a_run
 from tests.dying import DeathError
 from tests.property import restores_model as model
-from tests.property.restores_model import QUERIES, Expected, Job, Reason, Seen, World
+from tests.property.restores_model import QUERIES, Expected, Job, Reason, Seen, SeenJob, World
 from tests.unit.support import NEVER_S, FakeClock, FakeFrame, FakeSink, counted, take_lease
 
 FIRST = Topology(("events",), ())
@@ -183,7 +196,8 @@ class Walk:
     """One history: the real jobs, and the worlds that the model holds possible."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self._root, self._clock, self._faults = root, Clock(), Faults()
+        self._root, self.clock, self._faults = root, Clock(), Faults()
+        self._new: set[str] = set()
         self._numbers, self._ids = itertools.count(1), random.Random(0)
         self._histories: list[tuple[str, ...]] = [()]
         self._jobs: dict[str, RealJob] = {}
@@ -272,10 +286,11 @@ class Walk:
         there = (n for n, url in self._urls.items() if LocalStorage(url).exists("savepoint.json"))
         return Seen(
             {
-                name: (
+                name: SeenJob(
                     restore_log.what_is_unfinished(job.directory) is not None,
                     {q: self._state(job, q) for q in QUERIES},
                     frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
+                    step.step.name if (step := active_upgrade(job.directory)) else None,
                 )
                 for name, job in self._jobs.items()
             },
@@ -305,7 +320,7 @@ class Walk:
         self, job: RealJob, run_id: str, url: str | None = None, *, allows: bool = False
     ) -> Iterator[Lease]:
         """Begin as an attempt does, up to the first record of its run."""
-        directory, clock = job.directory, self._clock
+        directory, clock = job.directory, self.clock
         check_preconditions(directory, run_id)
         start = StartingPoint(directory, url, job.queries, allow_non_restored=allows)
         start.check()
@@ -319,16 +334,23 @@ class Walk:
             start.restore(lease, clock)
             yield lease
 
-    def _drive(
-        self, job: RealJob, run_id: str, writes: Sequence[tuple[str, str]], keep: int
+    def drive(
+        self,
+        job: RealJob,
+        run_id: str,
+        writes: Sequence[tuple[str, str]],
+        keep: int,
+        url: str | None = None,
+        decide: Callable[[], bool] | None = None,
     ) -> None:
-        directory, clock = job.directory, self._clock
+        """Let a driver begin or resume a run, and write; without an end if *decide* says so."""
+        directory, clock = job.directory, self.clock
         run = directory.run(run_id)
         if run.final() is not None:
             if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
                 raise error
             return
-        with self._driving(job, run_id) as lease:
+        with self._driving(job, run_id, url, allows=url is not None) as lease:
             directory.put_job(JobRecord(name="job", created="now"))
             sparks = {q: job.checkpoint(q) for q in QUERIES}
             record = a_run(
@@ -336,25 +358,41 @@ class Walk:
                 at_end="suspend",
                 starting={q: spark.logs.position().last_commit for q, spark in sparks.items()},
                 replayable=keep > 0,
+                from_savepoint=url,
             )
             record = put_run_record(directory.run(run_id), record, lease)
-            committers = {}
-            for q, spark in sparks.items():
-                committers[q] = EpochCommitter(
-                    q,
-                    storage=directory.committables(q),
-                    logs=spark.logs,
-                    sinks=[job.sinks[q]],
-                    lease=lease,
-                    run_id=run_id,
-                    clock=clock,
-                )
-                committers[q].recover()
+            committers = self._recovered(job, run_id, lease)
             kept = replayable_runs(directory, run_id, keep) if keep else None
             save_start(directory, record, kept, token=lease.token, clock=clock)
             for q, row in writes:
                 self._write(job, q, row, sparks[q], committers[q])
-            self._end(job, run_id, sparks, lease)
+            if decide is None or decide():
+                self._end(job, run_id, sparks, lease)
+
+    def _recovered(self, job: RealJob, run_id: str, lease: Lease) -> dict[str, EpochCommitter]:
+        committers = {}
+        for q in QUERIES:
+            committers[q] = EpochCommitter(
+                q,
+                storage=job.directory.committables(q),
+                logs=job.checkpoint(q).logs,
+                sinks=[job.sinks[q]],
+                lease=lease,
+                run_id=run_id,
+                clock=self.clock,
+            )
+            committers[q].recover()
+        return committers
+
+    def publish(self, job: RealJob) -> None:
+        """Publish what is committed, as ``spark-stream cleanup`` does."""
+        directory, name = job.directory, f"cleanup-{next(self._numbers)}"
+        with take_lease(
+            directory.storage, self.clock, run_id=name, driver_id=name, timeout_s=0.1
+        ) as lease:
+            restore_log.relocate(directory, lease, self.clock)
+            restore_log.check_no_open_restore(directory)
+            self._recovered(job, name, lease)
 
     def _write(
         self, job: RealJob, query: str, row: str, spark: CheckpointBuilder, to: EpochCommitter
@@ -394,7 +432,11 @@ class Walk:
     # --- the commands: what is told of them, what is expected, and what does them -------------------
 
     def _any_job(self, dice: random.Random) -> RealJob:
-        return dice.choice([*self._jobs.values()])
+        world = self.worlds[0]
+        upgrades = [job.upgrade for job in world.jobs.values() if job.upgrade is not None]
+        live = [name for name in world.jobs if name not in self._new or world.jobs[name].runs]
+        live = [name for name in live if name not in self._new or name in {u.to for u in upgrades}]
+        return self._jobs[dice.choice([*live, *live[-2:]])]
 
     def _some_savepoint(self, dice: random.Random, name: str) -> str:
         known = [*self._urls]
@@ -416,7 +458,7 @@ class Walk:
         return (
             f"run {job.name} {run_id} {writes} keep={keep}",
             lambda world: model.run(world, job.name, run_id, writes, keep),
-            lambda: self._drive(job, run_id, writes, keep),
+            lambda: self.drive(job, run_id, writes, keep),
         )
 
     def _take(self, dice: random.Random) -> tuple[str, Expect, Act]:
@@ -431,10 +473,10 @@ class Walk:
             f"take {job.name} {name}",
             lambda world: model.take(world, job.name, name),
             lambda: take.take_savepoint(
-                job_source(job.directory.url, self._clock),
+                job_source(job.directory.url, self.clock),
                 url,
                 aligned_timeout_s=0,
-                clock=self._clock,
+                clock=self.clock,
             ),
         )
 
@@ -446,7 +488,7 @@ class Walk:
         return (
             f"dispose {name}",
             lambda world: model.dispose(world, name),
-            lambda: retention.dispose(self._url(name), clock=self._clock),
+            lambda: retention.dispose(self._url(name), clock=self.clock),
         )
 
     def _restore(self, dice: random.Random) -> tuple[str, Expect, Act]:
@@ -456,7 +498,7 @@ class Walk:
             f"restore {job.name} {name} reverts={reverts}",
             lambda world: model.restore(world, job.name, name, reverts=reverts),
             lambda: commands.restore_job(
-                job.directory.url, self._url(name), revert=reverts, clock=self._clock
+                job.directory.url, self._url(name), revert=reverts, clock=self.clock
             ),
         )
 
@@ -467,8 +509,54 @@ class Walk:
             f"rewind {job.name} {run_id} with_later={later}",
             lambda world: model.rewind(world, job.name, run_id, with_later=later),
             lambda: commands.rewind_job(
-                job.directory.url, run_id, with_later=later, clock=self._clock
+                job.directory.url, run_id, with_later=later, clock=self.clock
             ),
+        )
+
+    def _begin_from(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        name = dice.choice(("b", "b2", self._any_job(dice).name))
+        if name not in self._jobs:
+            self._add(name, f"out-{name}")
+        job, savepoint = self._jobs[name], self._some_savepoint(dice, "a")
+        allows, run_id = dice.random() < 0.7, f"from{next(self._numbers)}"
+
+        def act() -> None:
+            job.declared = self.declared_by(savepoint) if job.directory.name() is None else {}
+            with self._driving(job, run_id, self._url(savepoint), allows=allows):
+                job.directory.put_job(JobRecord(name="job", created="now"))
+
+        def expect(world: World) -> Expected:
+            job.declared = {}
+            return model.begin_from(world, name, savepoint, allows=allows)
+
+        return f"begin {name} from {savepoint} allows={allows}", expect, act
+
+    def declared_by(self, savepoint: str) -> dict[str, Topology]:
+        try:
+            saved = open_savepoint(self._url(savepoint)).record.queries
+        except SparkStreamError:
+            return {}
+        return {q: each.topology for q, each in saved.items()}
+
+    def _upgrade(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        job = self._any_job(dice)
+        under_way = self.worlds[0].jobs[job.name].upgrade
+        to = f"v{next(self._numbers)}"
+        if under_way is not None and dice.random() < 0.8:
+            to = under_way.to
+        if to not in self._jobs:
+            self._add(to, job.output)
+            self._new.add(to)
+        new, number = self._jobs[to], next(self._numbers)
+        writes = [(dice.choice(QUERIES), f"row {number}.{n}") for n in range(dice.randint(1, 3))]
+        good = dice.random() < 0.6
+        url = f"{job.directory.url}/savepoints/up-{to}"
+        self._urls.setdefault(f"up-{to}", url)
+        run_id = upgrade_id(new.directory.url)
+        return (
+            f"upgrade {job.name} to {to} {writes} good={good}",
+            lambda world: model.upgrade(world, job.name, to, run_id, writes, good=good),
+            lambda: SmallUpgrade(self, job, new, url, writes, good=good).run(),
         )
 
     def _start_over(self, dice: random.Random) -> tuple[str, Expect, Act]:
@@ -487,15 +575,92 @@ class Walk:
         return f"start over {job.name} {query}", expect, act
 
 
+class SmallUpgrade(UpgradeSteps):
+    """An upgrade whose versions are driven by hand: what the one with Spark does at each step."""
+
+    def __init__(
+        self,
+        walk: Walk,
+        old: RealJob,
+        new: RealJob,
+        savepoint: str,
+        writes: Sequence[tuple[str, str]],
+        *,
+        good: bool,
+    ) -> None:
+        super().__init__(
+            old.directory,
+            new.directory,
+            "job.py:new",
+            driver_id=None,
+            clock=walk.clock,
+            timeout_s=0.1,
+            heartbeat_s=NEVER_S,
+        )
+        self._walk, self._old, self._tried = walk, old, new
+        self._savepoint, self._writes, self._good = savepoint, writes, good
+
+    def run(self) -> None:
+        if self.decide() is None:
+            raise StopError(rejection_of(self.record))
+
+    def check(self) -> None:
+        """Accept what is declared."""
+
+    def stop_old(self) -> str:
+        try:
+            return open_savepoint(self._savepoint).url
+        except UnknownJobError:
+            pass
+        try:
+            self._walk.publish(self._old)
+            source = job_source(self._old.directory.url, self._walk.clock)
+            return take.take_savepoint(
+                source, self._savepoint, origin="upgrade", aligned_timeout_s=0, clock=self._clock
+            ).url
+        except (ConfigError, CheckpointError) as error:
+            raise StopError(f"it cannot be saved from here: {error}") from error
+
+    def drive_new(self) -> Any:
+        run = self._tried.directory.run(self._id)
+        if not self.has_accepted() and run.rewound() is not None:
+            return "its run was rewound"
+        self._tried.declared = self._walk.declared_by(self._savepoint)
+        decide = None if self.has_accepted() else self._decide
+        self._walk.drive(self._tried, self._id, self._writes, 1, str(self.record.savepoint), decide)
+        return object() if self.has_accepted() else "it is bad"
+
+    def _decide(self) -> bool:
+        if self._good:
+            self.accept()
+        return self._good
+
+    def decide(self) -> Any:
+        self._tried.declared = {}
+        return super().decide()
+
+    def revert_new(self) -> None:
+        directory = self._tried.directory
+        if directory.run(self._id).record() is None:
+            with take_lease(
+                directory.storage, self._walk.clock, run_id=self._id, driver_id="u", timeout_s=0.1
+            ) as lease:
+                if directory.run(self._id).record() is None:
+                    put_rewound(directory, self._id, lease, self._clock, by="an upgrade")
+                    return
+        commands.rewind_job(directory.url, self._id, clock=self._clock)
+
+
 def _described(expected: Expected) -> str:
     must, may = (sorted(each.name for each in whys) for whys in (expected.must, expected.may))
+    done = [f"  done {_shown(world)}" for world in expected.after[:1]]
     others = [f"  or {_shown(world)}" for world in expected.refused[:1]]
-    return "\n".join([f"must {must} may {may}", f"  done {_shown(expected.after[0])}", *others])
+    return "\n".join([f"must {must} may {may}", *done, *others])
 
 
 def _shown(world: World) -> str:
     jobs = [
-        f"{name}{f' OPEN {job.open.savepoint} {job.open.back} {job.open.reverts}' if job.open else ''} {_queries(job.queries)} runs "
+        f"{name}{f' OPEN {job.open.savepoint} {job.open.back} {job.open.reverts}' if job.open else ''} {job.upgrade or ''} {_queries(job.queries)} runs "
         + " ".join(
             f"{run_id}({_queries(run.begins)} saved={run.saved} wrote={run.wrote} {run.rewound})"
             for run_id, run in job.runs.items()
@@ -518,7 +683,16 @@ def _says(error: BaseException, reason: Reason) -> bool:
     return isinstance(error, reason.errors) and re.search(reason.word, str(error)) is not None
 
 
-CHANCES = {"run": 8, "take": 4, "restore": 8, "rewind": 4, "dispose": 1, "start_over": 1}
+CHANCES = {
+    "run": 16,
+    "take": 8,
+    "restore": 14,
+    "rewind": 8,
+    "dispose": 2,
+    "start_over": 2,
+    "begin_from": 4,
+    "upgrade": 4,
+}
 
 
 def drawn(seed: int, steps: int) -> list[Step]:
@@ -552,7 +726,7 @@ def shortest(history: Sequence[Step]) -> list[Step]:
     while size:
         for at in range(0, len(left), size):
             fewer = left[:at] + left[at + size :]
-            again = play(fewer)
+            again = play(fewer)  # of the same kind
             if again is not None and again.kind == first.kind:
                 left = fewer
                 break

@@ -21,6 +21,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     RevertError,
     SavepointError,
+    StopError,
     UnknownJobError,
 )
 
@@ -34,6 +35,9 @@ class Reason(enum.Enum):
         self.word, self.errors = word, errors
 
     MISSING = "no savepoint there|not complete", UnknownJobError
+    NO_RUN = "no run of a job is recorded", UnknownJobError
+    NOT_STOPPED = "cannot be saved from here", StopError
+    REJECTED = "was rejected", StopError
     UNKNOWN_RUN = "nothing to rewind", UnknownJobError
     LATER_ROWS = "after this savepoint", ConfigError
     REVERTED = "was set back since", ConfigError, RevertError
@@ -45,6 +49,7 @@ class Reason(enum.Enum):
     TAKEN = "a savepoint of this name", ConfigError
     NEEDED = "it is needed", ConfigError
     UNPUBLISHED = "is not published", ConfigError
+    UNMATCHED = "give them the same names", ConfigError
     BEGUN = "has begun already", ConfigError
     BEGUN_OTHERWISE = "was set to", ConfigError
     REWOUND = "no longer counts", ConfigError
@@ -140,6 +145,28 @@ class Open:
     lost: frozenset[Row] = frozenset()
 
 
+class Step(enum.Enum):
+    """How far an upgrade has come."""
+
+    STOPPING = "the old version is being stopped"
+    TRIAL = "the new version is on trial"
+    REJECTED = "the rows of the new version are being reverted"
+    ACCEPTED = "the new version is active"
+
+
+@dataclasses.dataclass(frozen=True)
+class Upgrade:
+    """An upgrade of a job, as far as it has come; *run_id* is the run of the new version."""
+
+    to: str
+    run_id: str
+    step: Step = Step.STOPPING
+
+    @property
+    def savepoint(self) -> str:
+        return f"up-{self.to}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A job directory.
@@ -147,7 +174,8 @@ class Job:
     Attributes:
         starts: the savepoints that it was ever set to.
         wrote: whether it has ever written a row.
-        replaced: why its upgrade forbids to run it or to set it back; None if nothing does.
+        upgrade: by which another version takes, or has taken, its place.
+        pending: runs that no longer count, and may not be marked yet.
     """
 
     output: str
@@ -156,7 +184,8 @@ class Job:
     open: Open | None = None
     starts: frozenset[str] = frozenset()
     wrote: bool = False
-    replaced: Reason | None = None
+    upgrade: Upgrade | None = None
+    pending: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +212,17 @@ class World:
         return frozenset(
             r for r in self.rows if r.job == name and r.epoch > back.get(r.query, r.epoch)
         )
+
+    def barred(self, name: str) -> Reason | None:
+        """Return why an upgrade forbids to run a version or to set it back."""
+        mine = self.jobs[name].upgrade
+        if mine is not None:
+            return Reason.TAKEN_OVER if mine.step is Step.ACCEPTED else Reason.REPLACED
+        own = (job.upgrade for job in self.jobs.values())
+        tried = next((each for each in own if each is not None and each.to == name), None)
+        is_tried = tried is not None and tried.step is not Step.ACCEPTED
+        runs = self.jobs[name].runs
+        return Reason.REPLACED if is_tried and tried and tried.run_id in runs else None
 
     def has_exactly(self, name: str, query: str) -> bool:
         """Whether the output has what the state has read, and what start-overs have left."""
@@ -236,8 +276,9 @@ def complete(world: World, name: str) -> World:
 
 
 def begin(world: World, name: str, operation: Open) -> World:
-    """Return the world when an operation has begun."""
-    return world.with_job(name, open=operation)
+    """Return the world when an operation has begun; runs that it rewinds are marked one by one."""
+    pending = world.jobs[name].pending | operation.rewinds
+    return world.with_job(name, open=operation, pending=pending)
 
 
 def set_to(job: Job, queries: Queries) -> Queries:
@@ -251,7 +292,7 @@ def set_to(job: Job, queries: Queries) -> Queries:
     }
 
 
-def why_wrong(world: World, name: str, saved: Saved, reverts: bool) -> Iterator[Reason]:
+def why_wrong(world: World, name: str, saved: Saved, *, reverts: bool) -> Iterator[Reason]:
     """Yield why a job would not have the rows that its state has read, set to a savepoint."""
     job = world.jobs[name]
     back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
@@ -295,7 +336,7 @@ def run(
     now = job.runs.get(run_id)
     if now is not None and now.ends is not None:
         return refused(world, Reason.REWOUND) if now.rewound else Expected((world,), (world,))
-    must = {job.replaced, Reason.OPEN if job.open else None}
+    must = {world.barred(name), Reason.OPEN if job.open else None}
     must |= {Reason.REWOUND if now is not None and now.rewound else None}
     if must - {None}:
         return refused(world, *must)
@@ -307,9 +348,9 @@ def run(
         if job.queries[query].lags:
             steps.append(_publish(steps[-1], name, query))
     steps += _keep_start(steps[-1], name, run_id, keep)
-    for query, row in writes:
+    for query, new_row in writes:
         state = steps[-1].jobs[name].queries[query]
-        row = state.planned or row
+        row = state.planned or new_row
         staged = steps[-1].with_query(name, query, planned=row)
         wrote = staged.jobs[name].runs[run_id].wrote or None
         steps.append(staged.with_run(name, run_id, wrote=wrote))
@@ -355,8 +396,10 @@ def take(world: World, name: str, savepoint: str) -> Expected:
         Reason.BEING_SET if job.open is not None else None,
         Reason.NOTHING_SAVED if has_none else None,
     ]
+    all_begun = all(state.published for state in job.queries.values())
+    may = frozenset() if all_begun else frozenset({Reason.NOTHING_SAVED})
     if any(why):
-        return refused(world, *why)
+        return dataclasses.replace(refused(world, *why), may=may)
     queries = {
         q: dataclasses.replace(
             state,
@@ -367,8 +410,6 @@ def take(world: World, name: str, savepoint: str) -> Expected:
         for q, state in job.queries.items()
     }
     after = dataclasses.replace(world, saved={**world.saved, savepoint: Saved(name, queries)})
-    begun = all(state.published for state in job.queries.values())
-    may = frozenset() if begun else frozenset({Reason.NOTHING_SAVED})
     return Expected((after,), (world,), may=may, cut=(world,))
 
 
@@ -376,7 +417,10 @@ def dispose(world: World, savepoint: str) -> Expected:
     """A savepoint is removed, unless a job can go on from nothing else."""
     if savepoint not in world.saved:  # the leftovers of one may be collected
         return Expected((world,), (world,), may=frozenset({Reason.MISSING}))
-    if any(job.open and job.open.savepoint == savepoint for job in world.jobs.values()):
+    needs = [job.open.savepoint for job in world.jobs.values() if job.open]
+    upgrades = [job.upgrade for job in world.jobs.values() if job.upgrade]
+    needs += [each.savepoint for each in upgrades if each.step is not Step.ACCEPTED]
+    if savepoint in needs:
         return refused(world, Reason.NEEDED)
     saved = {name: each for name, each in world.saved.items() if name != savepoint}
     after = dataclasses.replace(world, saved=saved)
@@ -386,15 +430,19 @@ def dispose(world: World, savepoint: str) -> Expected:
 def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expected:
     """The job is set to a savepoint; its rows after it are reverted if that is allowed."""
     job, found = world.jobs[name], world.saved.get(savepoint)
-    if job.replaced or found is None:
-        return refused(world, job.replaced, None if found else Reason.MISSING)
+    barred = world.barred(name)
+    if barred or found is None:
+        return refused(world, barred, None if found else Reason.MISSING)
     saved = as_seen_from(world, name, found)
     if job.open is not None and job.open.savepoint == savepoint:
         after = complete(world, name)
         is_left = job.open.reverts and not reverts
         may = frozenset({Reason.LATER_ROWS}) if is_left else frozenset[Reason]()
         return Expected((after,), (world,), may=may, cut=(world,))
-    must, may = {*why_wrong(world, name, saved, reverts)}, _why_unsure(world, name, saved, reverts)
+    must, may = (
+        {*why_wrong(world, name, saved, reverts=reverts)},
+        _why_unsure(world, name, saved, reverts=reverts),
+    )
     back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
     if job.open is not None:
         again = {row for each in saved.queries.values() for row in each.read}
@@ -408,7 +456,7 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
         set_to(job, saved.queries),
         back,
         reverts,
-        frozenset({*job.runs} - ended),
+        frozenset({*job.runs} - ended) | (job.open.rewinds if job.open else frozenset()),
         world.own(name, back) | (job.open.lost if job.open else frozenset()),
     )
     begun = begin(world, name, operation)
@@ -425,7 +473,7 @@ def _is_within(run: Run, back: Mapping[str, int]) -> bool:
     return run.ends is not None and all(run.ends[q] - 1 <= back[q] for q in QUERIES)
 
 
-def _why_unsure(world: World, name: str, saved: Saved, reverts: bool) -> set[Reason]:
+def _why_unsure(world: World, name: str, saved: Saved, *, reverts: bool) -> set[Reason]:
     """Return why the docs let a restore be refused that would do no harm."""
     job, may = world.jobs[name], set[Reason]()
     if not reverts and any(s.lags or s.planned for s in job.queries.values()):
@@ -437,11 +485,15 @@ def _why_unsure(world: World, name: str, saved: Saved, reverts: bool) -> set[Rea
     return may
 
 
-def begin_from(world: World, name: str, savepoint: str) -> Expected:
+def begin_from(world: World, name: str, savepoint: str, *, allows: bool) -> Expected:
     """A new job begins from a savepoint; one that has begun from it goes on."""
     job, found = world.jobs[name], world.saved.get(savepoint)
-    if job.replaced:
-        return refused(world, job.replaced)
+    if barred := world.barred(name):
+        return refused(world, barred)
+    if job.open is not None and not job.open.back and allows:
+        done = complete(world, name)
+        may = {Reason.OPEN, Reason.BEGUN, Reason.BEGUN_OTHERWISE, Reason.MISSING}
+        return Expected((done,), (world, done), may=frozenset(may), cut=(world, done))
     if job.open is not None:
         if job.open.savepoint != savepoint:
             return refused(world, Reason.OPEN)
@@ -450,6 +502,8 @@ def begin_from(world: World, name: str, savepoint: str) -> Expected:
         return Expected((world,), (world,))
     begun = any(state.read or state.planned for state in job.queries.values())
     must = {Reason.MISSING} if found is None else set()
+    if found is not None and not allows and not all(s.read for s in found.queries.values()):
+        must |= {Reason.UNMATCHED}
     must |= {Reason.BEGUN_OTHERWISE} if job.starts else {Reason.BEGUN} if begun else set()
     if must or found is None:
         return refused(world, *must)
@@ -463,8 +517,9 @@ def begin_from(world: World, name: str, savepoint: str) -> Expected:
 def start_over(world: World, name: str, query: str) -> Expected:
     """A query that was changed reads from its beginning; what it has written stays."""
     job = world.jobs[name]
-    if job.replaced or (job.open is not None and job.open.back):
-        return refused(world, job.replaced, Reason.OPEN if job.open else None)
+    barred = world.barred(name)
+    if barred or (job.open is not None and job.open.back):
+        return refused(world, barred, Reason.OPEN if job.open else None)
     done = complete(world, name)
     state = done.jobs[name].queries[query]
     if state.lags:
@@ -502,8 +557,9 @@ def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expecte
 
 def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
     job = world.jobs[name]
-    if job.replaced or run_id not in job.runs:
-        return refused(world, job.replaced, None if run_id in job.runs else Reason.UNKNOWN_RUN)
+    barred = world.barred(name)
+    if barred or run_id not in job.runs:
+        return refused(world, barred, None if run_id in job.runs else Reason.UNKNOWN_RUN)
     order = [*job.runs]
     later = order[order.index(run_id) + 1 :][::-1]
     chain = [each for each in later if with_later or job.runs[each].rewound] + [run_id]
@@ -534,8 +590,8 @@ def _rewound(world: World, name: str, run_id: str) -> tuple[World, World]:
     if run.rewound:
         return world, world
     if not run.wrote:
-        marked = world.with_run(name, run_id, rewound=True)
-        return marked, marked
+        pending = world.with_job(name, pending=job.pending | {run_id})
+        return world.with_run(name, run_id, rewound=True), pending
     back = {q: len(run.begins[q].read) - 1 for q in QUERIES}
     queries = set_to(job, run.begins)
     lost = world.own(name, back)
@@ -567,7 +623,102 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
     return must, may
 
 
+def upgrade(
+    world: World, name: str, to: str, run_id: str, writes: Sequence[tuple[str, str]], *, good: bool
+) -> Expected:
+    """Another version takes the place of a job, or its rows are reverted and the job goes on."""
+    job = world.jobs[name]
+    if job.upgrade == Upgrade(to, run_id, Step.ACCEPTED):
+        return run(world, to, run_id, writes, 1)
+    if job.upgrade is None or (job.upgrade.to != to and job.upgrade.step is not Step.ACCEPTED):
+        if barred := world.barred(name):
+            return refused(world, barred)
+        if not job.runs:
+            return refused(world, Reason.NO_RUN)
+    elif job.upgrade.to != to:
+        return refused(world, Reason.TAKEN_OVER)
+    steps, left = [world], (world,)
+    may = frozenset[Reason]()
+    mine = job.upgrade or Upgrade(to, run_id)
+    if job.upgrade is None:
+        steps.append(world.with_job(name, upgrade=mine))
+    if mine.step is Step.STOPPING:
+        for query in QUERIES:
+            if job.queries[query].lags:
+                steps.append(_publish(steps[-1], name, query))
+        saved = _take(steps[-1], name, mine.savepoint)
+        left = (steps[-1].with_job(name, upgrade=None),)
+        if job.open is not None or saved.must:
+            return Expected((), left, must=frozenset({Reason.NOT_STOPPED}), cut=(*steps, *left))
+        may = frozenset({Reason.NOT_STOPPED} if saved.may else ())
+        steps += [*saved.after, _step(saved.after[0], name, Step.TRIAL)]
+        mine = dataclasses.replace(mine, step=Step.TRIAL)
+    if mine.step is Step.TRIAL:
+        steps += _tried(steps[-1], mine, writes)
+        ended = steps[-1].with_run(to, run_id, ends=_ends(steps[-1], to))
+        if good:
+            steps.append(_step(steps[-1], name, Step.ACCEPTED))
+            after = _step(ended, name, Step.ACCEPTED)
+            return Expected((after,), left, may=may, cut=(*steps, *left))
+        steps.append(_step(steps[-1], name, Step.REJECTED))
+    begun = steps[-1]
+    if run_id in begun.jobs[to].runs:
+        now, opened = _rewound(begun, to, run_id)
+        marked = begun.with_run(to, run_id, rewound=True)
+        steps += [opened, now, marked]
+        begun = now
+    after = begun.with_job(name, upgrade=None)
+    must = frozenset({Reason.REJECTED, *may})
+    return Expected((), (after, *left), must=must, cut=(*steps, after))
+
+
+def _take(world: World, name: str, savepoint: str) -> Expected:
+    if savepoint in world.saved:
+        return Expected((world,), (world,))
+    return take(world, name, savepoint)
+
+
+def _step(world: World, name: str, step: Step) -> World:
+    mine = world.jobs[name].upgrade
+    assert mine is not None
+    return world.with_job(name, upgrade=dataclasses.replace(mine, step=step))
+
+
+def _ends(world: World, name: str) -> Mapping[str, int]:
+    return {q: len(state.read) for q, state in world.jobs[name].queries.items()}
+
+
+def _tried(world: World, mine: Upgrade, writes: Sequence[tuple[str, str]]) -> list[World]:
+    """Return the worlds of a new version that begins, and writes."""
+    job, steps = world.jobs[mine.to], list[World]()
+    if mine.savepoint not in job.starts:
+        saved = world.saved[mine.savepoint]
+        back = {q: len(state.read) - 1 for q, state in saved.queries.items()}
+        started = Open(mine.savepoint, set_to(job, saved.queries), back)
+        steps.append(begin(world, mine.to, started))
+        steps.append(complete(steps[-1], mine.to))
+    now = steps[-1] if steps else world
+    free = dataclasses.replace(
+        now, jobs={k: dataclasses.replace(j, upgrade=None) for k, j in now.jobs.items()}
+    )
+    upgrades = {k: j.upgrade for k, j in now.jobs.items()}
+    ran = run(free, mine.to, mine.run_id, writes, 1)
+    for each in (*ran.cut, *(() if ran.cut else ran.after)):
+        jobs = {k: dataclasses.replace(j, upgrade=upgrades[k]) for k, j in each.jobs.items()}
+        steps.append(dataclasses.replace(each, jobs=jobs))
+    return steps
+
+
 # --- what is seen ---------------------------------------------------------------------------------
+
+
+class SeenJob(NamedTuple):
+    """What can be seen of a job: what each query has read and planned, and which runs are marked."""
+
+    is_open: bool
+    queries: Mapping[str, tuple[tuple[str, ...], str | None]]
+    rewound: frozenset[str]
+    upgrade: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -586,19 +737,19 @@ def is_seen(world: World, seen: Seen) -> bool:
     if seen.saved != {*world.saved}:
         return False
     least = most = world
-    for name, (is_open, queries, rewound) in seen.jobs.items():
+    for name, (is_open, queries, rewound, step) in seen.jobs.items():
         job = world.jobs[name]
+        if step != (job.upgrade.step.name if job.upgrade else None):
+            return False
         if is_open != (job.open is not None):
             return False
         least = complete(least, name)
         flagged = {run_id for run_id, each in job.runs.items() if each.rewound}
-        if is_open:  # the runs that it rewinds are marked one by one
-            if not rewound <= flagged | job.open.rewinds:
-                return False
+        if not flagged <= rewound <= flagged | job.pending:
+            return False
+        if is_open:
             continue
         if queries != {q: (state.read, state.planned) for q, state in job.queries.items()}:
-            return False
-        if rewound != flagged:
             return False
     return _shown(least.rows) <= seen.rows <= _shown(most.rows)
 
@@ -611,7 +762,7 @@ def as_seen(world: World, seen: Seen) -> World:
     """Return the world with the rows that are seen, and the runs that are marked."""
     there = frozenset(r for r in world.rows if (r.output, r.query, r.row) in seen.rows)
     world = dataclasses.replace(world, rows=there)
-    for name, (_, _, rewound) in seen.jobs.items():
+    for name, job in seen.jobs.items():
         for run_id in world.jobs[name].runs:
-            world = world.with_run(name, run_id, rewound=run_id in rewound)
+            world = world.with_run(name, run_id, rewound=run_id in job.rewound)
     return world
