@@ -136,6 +136,28 @@ def test_a_process_that_lives_on_is_not_busy_for_ever_with_what_has_failed(
     assert [] == verify_savepoint(take(job))
 
 
+@pytest.mark.parametrize("put", ["put", "put_if_absent"])
+def test_a_claim_whose_answer_is_lost_holds_nothing(job, root, monkeypatch, put):
+    """Of a taker, a remover or a reader: the same process does it when the storage answers again."""
+    saved = take(job)
+    real = getattr(LocalStorage, put)
+
+    def lose(storage: LocalStorage, path: str, data: bytes) -> None:
+        real(storage, path, data)
+        raise OSError(errno.EIO, "does not answer")
+
+    acts = [lambda: take(job, "s2")] if put == "put_if_absent" else []
+    for act in [*acts, lambda: restore_job(f"{job.storage.url}-new", saved.url, clock=job.clock)]:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, put, lose)
+            with pytest.raises(OSError, match="does not answer"):
+                act()
+
+    take(job, "s2")
+    dispose(saved.url, clock=job.clock)
+    assert ["s2"] == root.list("")
+
+
 def test_a_taker_that_was_taken_for_dead_gives_up(job, root, monkeypatch):
     """Before it puts savepoint.json it looks for its claim, and finds it overtaken."""
     later = FakeClock(job.clock.now() + TWO_DAYS)

@@ -231,6 +231,25 @@ def test_a_location_that_cannot_be_written_is_taken_over_without_a_claim(
     assert "cannot be claimed" in caplog.text
 
 
+def test_a_claim_is_not_given_up_for_an_outage(plain, monkeypatch):
+    """Only where it is forbidden for good is there none; later the same job finds the claim its own."""
+    real = TakeOverRecord.put_if_absent
+
+    def lose(claim: TakeOverRecord, *arguments: Any) -> bool:
+        real(claim, *arguments)
+        raise OSError(5, "does not answer")
+
+    mine = a_claim("0" * 15)
+    with monkeypatch.context() as patch:
+        patch.setattr(TakeOverRecord, "put_if_absent", lose)
+        with pytest.raises(OSError, match="does not answer"):
+            claim_checkpoint(plain.storage, mine, ())
+
+    claim_checkpoint(plain.storage, mine, [mine.identity])
+    with pytest.raises(ConfigError, match="continues from the checkpoint"):
+        claim_checkpoint(plain.storage, a_claim("1" * 15), ["1" * 15])
+
+
 def a_claim(identity: str) -> TakeOverRecord:
     at = "2026-01-01T00:00:00.000Z"
     return TakeOverRecord(identity=identity, job_dir="/job", query="out", batch=1, at=at)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.base.clock import utc_text
 from airflow_provider.runtime.base.typed_json import Address, Batch, IsoTime, Name
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.savepoints.record import READ_ONLY
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def claim_checkpoint(location: Storage, mine: TakeOverRecord, lineage: Collectio
     try:
         is_new = mine.put_if_absent(location, CLAIM)
     except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno not in READ_ONLY:
+            raise  # an outage: perhaps it is claimed, and the next start finds out
         log.warning(
             "%s: cannot be claimed, so that another job could take it over as well: %s",
             location.url,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import re
 import uuid
@@ -360,7 +361,9 @@ def claim(location: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord
         raise busy(location, before)
     token = before.token + 1 if before else 1
     mine = SavepointClaimRecord.of_this(purpose, clock, token=token)
-    if not mine.put_if_absent(location, _claim_path(mine.token)):
+    with _left_by_an_outage(mine):
+        is_put = mine.put_if_absent(location, _claim_path(mine.token))
+    if not is_put:
         raise busy(location, last_claim(location) or mine)
     return mine
 
@@ -372,6 +375,16 @@ def working_under(nonce: str) -> Iterator[None]:
         yield
     finally:
         _LEFT.add(nonce)
+
+
+@contextlib.contextmanager
+def _left_by_an_outage(mine: SavepointClaimRecord) -> Iterator[None]:
+    """Let a claim end of which only the answer may be lost: this process never works under it."""
+    try:
+        yield
+    except OSError:
+        _LEFT.add(mine.nonce)
+        raise
 
 
 def check_claimable(location: Storage, names: Collection[str]) -> None:
@@ -420,10 +433,15 @@ def reader_path(nonce: str) -> str:
     return f"reader.{nonce}.json"
 
 
+READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors of a location in which this process may not write, so that it is read without a claim."""
+
+
 def put_reader(location: Storage, clock: Clock, job_dir: str | None) -> str:
     """Record that this process reads the savepoint; return the claim's nonce."""
     mine = SavepointClaimRecord.of_this(READ, clock, job_dir=job_dir)
-    mine.put(location, reader_path(mine.nonce))
+    with _left_by_an_outage(mine):
+        mine.put(location, reader_path(mine.nonce))
     return mine.nonce
 
 

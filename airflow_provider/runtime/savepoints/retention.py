@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import itertools
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
@@ -46,6 +45,7 @@ from airflow_provider.runtime.savepoints.catalog import (
 )
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
+    READ_ONLY,
     REMOVE,
     TAKE,
     SavedFile,
@@ -243,14 +243,11 @@ def pinned_savepoint(url: str, clock: Clock, job_dir: str | None = None) -> Iter
                     remove_if_empty(location.url)
 
 
-_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-
-
 def _put_reader(location: Storage, clock: Clock, job_dir: str | None) -> str | None:
     try:
         return put_reader(location, clock, job_dir)
     except OSError as error:
-        if not isinstance(error, PermissionError) and error.errno not in _READ_ONLY:
+        if not isinstance(error, PermissionError) and error.errno not in READ_ONLY:
             raise
         log.info("%s: read without a claim: %s", location.url, error)
         return None
