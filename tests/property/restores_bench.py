@@ -30,17 +30,22 @@ from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Stag
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.driver import restore_job as commands
-from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver.initial_state import (
+    StartingPoint,
+    TakeOver,
+    checkpoints_to_take_over,
+)
 from airflow_provider.runtime.driver.open_queries import save_start
 from airflow_provider.runtime.driver.records import put_run_record
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
+    LeaseLostError,
     SparkStreamError,
     StopError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.identity import begin_identity
+from airflow_provider.runtime.jobdir.identity import begin_identity, identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
@@ -54,6 +59,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.savepoints import restore_log, retention, take
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
 from airflow_provider.runtime.savepoints.rewind import put_rewound, replayable_runs
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -65,6 +71,21 @@ from tests.unit.support import NEVER_S, FakeClock, FakeFrame, FakeSink, counted,
 
 FIRST = Topology(("events",), ())
 FAST = Path("/dev/shm")  # noqa: S108 - a folder in memory, where there is one
+
+
+CHANCES = {
+    "run": 16,
+    "take": 8,
+    "restore": 14,
+    "rewind": 8,
+    "dispose": 2,
+    "start_over": 2,
+    "begin_from": 4,
+    "upgrade": 4,
+    "take_over": 1,
+}
+PAUSED = 0.12
+"""How often a process is paused in the middle of a command, and another one acts."""
 
 
 class Clock(FakeClock):
@@ -111,7 +132,16 @@ class Faults:
     def __init__(self) -> None:
         self._left, self._error, self._is_late = 0, DeathError, False
         self._error: type[BaseException]
+        self._meanwhile: Callable[[], None] | None = None
         self.fired = False
+
+    def pause(self, dice: random.Random, meanwhile: Callable[[], None]) -> None:
+        """Let another process act at one step, while this one stands still."""
+        self._left, self._meanwhile = (
+            dice.choice((dice.randint(1, 12), dice.randint(1, 60))),
+            meanwhile,
+        )
+        self._is_late, self.fired = dice.random() < 0.5, False
 
     def arm(self, dice: random.Random) -> None:
         self._left = dice.choice((0, 0, dice.randint(1, 12), dice.randint(1, 60)))
@@ -119,7 +149,7 @@ class Faults:
         self._is_late, self.fired = dice.random() < 0.5, False
 
     def disarm(self) -> None:
-        self._left = 0
+        self._left, self._meanwhile = 0, None
 
     def hit(self, _: str = "") -> None:
         if self._is_due():
@@ -131,6 +161,10 @@ class Faults:
 
     def _fire(self) -> None:
         self.fired = True
+        if self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+            return
         raise self._error(errno.EIO, "the storage is away")
 
     def around(self, act: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +176,7 @@ class Faults:
             if is_due and not self._is_late:
                 self._fire()
             done = act(*args, **options)
-            if is_due:
+            if is_due and self._is_late:
                 self._fire()
             return done
 
@@ -202,7 +236,9 @@ class Walk:
         self._histories: list[tuple[str, ...]] = [()]
         self._jobs: dict[str, RealJob] = {}
         self._urls: dict[str, str] = {}
-        self.worlds = [World({})]
+        self._plain = {q: self._plain_checkpoint(q) for q in QUERIES}
+        read = {q: model.Query(self._histories[2 * n + 2], base=2) for n, q in enumerate(QUERIES)}
+        self.worlds = [World({}, plain=read)]
         self.told: list[str] = []
         self._patch(patch)
         self._add("a", "out-a")
@@ -231,6 +267,21 @@ class Walk:
     def _job_in(self, directory: JobDirectory) -> RealJob:
         return next(job for job in self._jobs.values() if job.directory.url == directory.url)
 
+    def _plain_checkpoint(self, query: str) -> CheckpointBuilder:
+        """Return the checkpoint of a query that plain Spark has run for two batches."""
+        spark = CheckpointBuilder(self._root / "plain" / query).begin(self._an_id())
+        spark.storage.put("sources/0/0", b"v1")
+        for batch in range(2):
+            row = f"plain {query} {batch}"
+            before = self._histories[-1] if batch else ()
+            self._histories.append((*before, row))
+            number = len(self._histories) - 1
+            spark.plan(batch, sources=(json.dumps({"logOffset": number}),)).commit(batch)
+        return spark
+
+    def _an_id(self) -> str:
+        return str(uuid.UUID(int=self._ids.getrandbits(128)))
+
     # --- a step -------------------------------------------------------------------------------------
 
     def take(self, step: Step) -> None:
@@ -241,16 +292,54 @@ class Walk:
         if chosen is None:
             return
         told, expect, act = chosen
+        if dice.random() < PAUSED:
+            self._take_two(dice, told, expect, act)
+            return
         self._faults.arm(dice)
-        error: BaseException | None = None
-        try:
-            act()
-        except (SparkStreamError, DeathError, OSError) as caught:
-            error = caught
+        error = _error_of(act)
         self._faults.disarm()
         cut = ", cut short" if self._faults.fired else ""
         self.told.append(f"{told}{cut}: {'done' if error is None else repr(error)}")
         self._judge(expect, error)
+
+    def _take_two(self, dice: random.Random, told: str, expect: Expect, act: Act) -> None:
+        """Pause a process in the middle, let another one act that takes it for dead, and go on."""
+        other = dice.choices([*CHANCES], [*CHANCES.values()])[0]
+        told_too, expect_too, act_too = getattr(self, f"_{other}")(dice)
+        errors: list[BaseException | None] = []
+        self._faults.pause(dice, lambda: errors.append(_error_of(act_too)))
+        mine = _error_of(act)
+        self._faults.disarm()
+        if not errors:  # it was not paused
+            errors.append(_error_of(act_too))
+        self.told.append(f"{told}, paused for {told_too}: {mine!r}, {errors[0]!r}")
+        seen, left = self._see(), list[World]()
+        for world in self._both(expect, mine, expect_too, errors[0]):
+            if model.is_seen(world, seen) and (now := model.as_seen(world, seen)) not in left:
+                left.append(now)
+        if not left:
+            said = [_described(e(self.worlds[0])) for e in (expect, expect_too)]
+            raise Finding([*self.told, *said, f"seen {seen}"], self.told[-1])
+        self.worlds = left
+
+    def _both(
+        self,
+        first: Expect,
+        error: BaseException | None,
+        second: Expect,
+        other: BaseException | None,
+    ) -> Iterator[World]:
+        """Yield what two processes may leave, the second of which acts in the middle of the first."""
+        for world in self.worlds:
+            before = first(world)
+            done = () if before.must else before.after
+            for begun in (*before.refused, *before.cut, *done):
+                is_done = any(begun is each for each in done)
+                for between in _ended(second(begun), other):
+                    if is_done or error is not None:
+                        yield between
+                    if not isinstance(error, LeaseLostError):
+                        yield from _ended(first(between), error)
 
     def _judge(self, expect: Expect, error: BaseException | None) -> None:
         seen, expected = self._see(), [expect(world) for world in self.worlds]
@@ -283,7 +372,6 @@ class Walk:
         )
         if twice := [row for row, count in rows.items() if count > 1]:
             raise Finding([*self.told, f"twice: {twice}"], "twice")
-        there = (n for n, url in self._urls.items() if LocalStorage(url).exists("savepoint.json"))
         return Seen(
             {
                 name: SeenJob(
@@ -294,9 +382,18 @@ class Walk:
                 )
                 for name, job in self._jobs.items()
             },
-            frozenset(there),
+            self._saved(),
             frozenset(rows),
         )
+
+    def _saved(self) -> dict[str, dict[str, tuple[int, bool]]]:
+        saved = {}
+        for name, url in self._urls.items():
+            record = SavepointRecord.read(LocalStorage(url), MANIFEST)
+            if record is not None:
+                queries = record.queries.items()
+                saved[name] = {q: (each.batch + 1, bool(each.planned)) for q, each in queries}
+        return saved
 
     def _state(self, job: RealJob, query: str) -> tuple[tuple[str, ...], str | None]:
         spark = job.checkpoint(query)
@@ -317,14 +414,31 @@ class Walk:
 
     @contextlib.contextmanager
     def _driving(
-        self, job: RealJob, run_id: str, url: str | None = None, *, allows: bool = False
+        self,
+        job: RealJob,
+        run_id: str,
+        url: str | None = None,
+        *,
+        allows: bool = False,
+        takes: bool = False,
+        replaces: str | None = None,
     ) -> Iterator[Lease]:
         """Begin as an attempt does, up to the first record of its run."""
         directory, clock = job.directory, self.clock
         check_preconditions(directory, run_id)
         start = StartingPoint(directory, url, job.queries, allow_non_restored=allows)
+        if takes and (found := checkpoints_to_take_over(directory, self._taking(job))):
+            start = TakeOver(
+                directory,
+                self._taking(job),
+                found,
+                allow_non_restored=False,
+                upstream={},
+                clock=clock,
+                replaces_job=replaces,
+            )
         start.check()
-        begin_identity(directory.storage, clock)
+        begin_identity(directory.storage, clock, replaces)
         driver = f"d{next(self._numbers)}"
         lease = take_lease(directory.storage, clock, run_id=run_id, driver_id=driver, timeout_s=0.1)
         with lease:
@@ -398,7 +512,7 @@ class Walk:
         self, job: RealJob, query: str, row: str, spark: CheckpointBuilder, to: EpochCommitter
     ) -> None:
         if spark.logs.query_id() is None:
-            spark.begin(str(uuid.UUID(int=self._ids.getrandbits(128))))
+            spark.begin(self._an_id())
             spark.storage.put("sources/0/0", b"v1")
             query_id = str(spark.logs.query_id())
             put_topology(job.directory, query, query_id, job.declared.get(query) or FIRST)
@@ -559,13 +673,35 @@ class Walk:
             lambda: SmallUpgrade(self, job, new, url, writes, good=good).run(),
         )
 
+    def _taking(self, job: RealJob) -> list[Any]:
+        for query in (queries := job.queries):
+            query.takes_over = str(self._plain[query.name].root)
+        return queries
+
+    def _take_over(self, dice: random.Random) -> tuple[str, Expect, Act]:
+        name = dice.choice(("t1", "t2", self._any_job(dice).name))
+        if name not in self._jobs:
+            self._add(name, f"out-{name}")
+        job, number = self._jobs[name], next(self._numbers)
+        claimed = self.worlds[0].claimed
+        follows = claimed if claimed != name and dice.random() < 0.2 else None
+        replaces = identity_of(self._jobs[follows].directory.storage) if follows else None
+
+        def act() -> None:
+            with self._driving(job, f"over{number}", takes=True, replaces=replaces):
+                job.directory.put_job(JobRecord(name="job", created="now"))
+
+        told = f"take over plain Spark's into {name}, which replaces {follows}"
+        return told, lambda world: model.take_over(world, name, follows), act
+
     def _start_over(self, dice: random.Random) -> tuple[str, Expect, Act]:
         job, query = self._any_job(dice), dice.choice(QUERIES)
-        changed = Topology((f"events-{next(self._numbers)}",), ())
+        number = next(self._numbers)
+        changed = Topology((f"events-{number}", f"more-{number}"), ())
 
         def act() -> None:
             job.declared[query] = changed
-            with self._driving(job, f"over{next(self._numbers)}", allows=True):
+            with self._driving(job, f"over{number}", allows=True):
                 pass
 
         def expect(world: World) -> Expected:
@@ -679,20 +815,22 @@ def _queries(queries: Any) -> str:
     )
 
 
+def _error_of(act: Act) -> BaseException | None:
+    try:
+        act()
+    except (SparkStreamError, DeathError, OSError) as caught:
+        return caught
+    return None
+
+
+def _ended(expected: Expected, error: BaseException | None) -> Sequence[World]:
+    if error is None:
+        return () if expected.must else expected.after
+    return (*expected.refused, *expected.cut)
+
+
 def _says(error: BaseException, reason: Reason) -> bool:
     return isinstance(error, reason.errors) and re.search(reason.word, str(error)) is not None
-
-
-CHANCES = {
-    "run": 16,
-    "take": 8,
-    "restore": 14,
-    "rewind": 8,
-    "dispose": 2,
-    "start_over": 2,
-    "begin_from": 4,
-    "upgrade": 4,
-}
 
 
 def drawn(seed: int, steps: int) -> list[Step]:

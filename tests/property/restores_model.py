@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from airflow_provider.runtime.errors import (
@@ -59,6 +60,7 @@ class Reason(enum.Enum):
     NOT_ALONE = "cannot be rewound alone", RevertError
     REPLACED = "upgrade", ConfigError
     TAKEN_OVER = "has taken over", ConfigError
+    NEW_QUERY = "is new in a job that has begun", ConfigError
     CLAIMED = "continues from the checkpoint", ConfigError
 
 
@@ -190,9 +192,18 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class World:
+    """All job directories, their savepoints, and the rows that readers see.
+
+    Attributes:
+        plain: what the checkpoints of plain Spark's have read.
+        claimed: the job that has taken them over.
+    """
+
     jobs: Mapping[str, Job]
     saved: Mapping[str, Saved] = dataclasses.field(default_factory=dict)
     rows: frozenset[Row] = frozenset()
+    plain: Queries = dataclasses.field(default_factory=dict)
+    claimed: str | None = None
 
     def with_job(self, name: str, **changes: object) -> World:
         job = dataclasses.replace(self.jobs[name], **changes)  # type: ignore[arg-type]
@@ -350,6 +361,8 @@ def run(
     steps += _keep_start(steps[-1], name, run_id, keep)
     for query, new_row in writes:
         state = steps[-1].jobs[name].queries[query]
+        if new_row in state.read:  # by this run, before it was paused
+            continue
         row = state.planned or new_row
         staged = steps[-1].with_query(name, query, planned=row)
         wrote = staged.jobs[name].runs[run_id].wrote or None
@@ -400,17 +413,31 @@ def take(world: World, name: str, savepoint: str) -> Expected:
     may = frozenset() if all_begun else frozenset({Reason.NOTHING_SAVED})
     if any(why):
         return dataclasses.replace(refused(world, *why), may=may)
-    queries = {
-        q: dataclasses.replace(
-            state,
-            read=state.published,
-            planned=state.read[-1] if state.lags else state.planned,
-            lags=False,
-        )
+    after = []
+    for unrecorded in _subsets(job):
+        queries = {q: _saved(state, unrecorded=q in unrecorded) for q, state in job.queries.items()}
+        if any(state.read for state in queries.values()):
+            saved = {**world.saved, savepoint: Saved(name, queries)}
+            after.append(dataclasses.replace(world, saved=saved))
+        if not all(state.read for state in queries.values()):
+            may |= {Reason.NOTHING_SAVED}
+    return Expected(tuple(after), (world,), may=may, cut=(world, *after))
+
+
+def _subsets(job: Job) -> list[frozenset[str]]:
+    """Return the queries whose last row may be visible without a record, after a death."""
+    unsure = [
+        q
         for q, state in job.queries.items()
-    }
-    after = dataclasses.replace(world, saved={**world.saved, savepoint: Saved(name, queries)})
-    return Expected((after,), (world,), may=may, cut=(world,))
+        if state.published and state.by in job.runs and job.runs[state.by].ends is None
+    ]
+    return [frozenset(each) for n in range(len(unsure) + 1) for each in combinations(unsure, n)]
+
+
+def _saved(state: Query, *, unrecorded: bool) -> Query:
+    if not (state.lags or unrecorded):
+        return state
+    return dataclasses.replace(state, read=state.read[:-1], planned=state.read[-1], lags=False)
 
 
 def dispose(world: World, savepoint: str) -> Expected:
@@ -449,7 +476,7 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
         if job.open.reverts and again & {r.row for r in job.open.lost}:
             must |= {Reason.OPEN, Reason.REVERTED}
         if not job.open.back:
-            may |= {Reason.STARTED_OVER, Reason.OPEN}
+            may |= {Reason.STARTED_OVER}
     ended = {run_id for run_id, each in job.runs.items() if _is_within(each, back)}
     operation = Open(
         savepoint,
@@ -478,7 +505,8 @@ def _why_unsure(world: World, name: str, saved: Saved, *, reverts: bool) -> set[
     job, may = world.jobs[name], set[Reason]()
     if not reverts and any(s.lags or s.planned for s in job.queries.values()):
         may.add(Reason.LATER_ROWS)  # its rows may be staged, and become visible
-    if any(r.output == job.output and not r.job for r in world.rows):
+    has_left = any(r.output == job.output and not r.job for r in world.rows)
+    if has_left or any(state.age for state in job.queries.values()):
         may.add(Reason.STARTED_OVER)  # these cannot be told from those after the savepoint
     if saved.job != name and job.wrote:
         may.add(Reason.FOREIGN)
@@ -512,6 +540,27 @@ def begin_from(world: World, name: str, savepoint: str, *, allows: bool) -> Expe
     started = begin(world, name, Open(savepoint, set_to(job, saved.queries), back))
     may = {Reason.BEGUN} if job.runs else set()
     return Expected((complete(started, name),), (world,), may=frozenset(may), cut=(world, started))
+
+
+def take_over(world: World, name: str, replaces: str | None) -> Expected:
+    """A new job continues from checkpoints of plain Spark's, which no second job does."""
+    job, begins = world.jobs[name], f"taken over by {name}"
+    is_ours = job.open is not None and job.open.savepoint == begins
+    if barred := world.barred(name):
+        return refused(world, barred)
+    if job.open is not None and not is_ours:
+        return refused(world, Reason.OPEN)
+    if is_ours:
+        return Expected((complete(world, name),), (world,), cut=(world,))
+    begun = [state for state in job.queries.values() if state.read or state.planned]
+    if job.starts or begun:
+        is_new = len(begun) < len(QUERIES) and world.claimed != name
+        return refused(world, Reason.NEW_QUERY) if is_new else Expected((world,), (world,))
+    if world.claimed is not None and world.claimed not in {name, replaces}:
+        return refused(world, Reason.CLAIMED)
+    claimed = dataclasses.replace(world, claimed=world.claimed or name)
+    started = begin(claimed, name, Open(begins, world.plain, {q: -1 for q in QUERIES}))
+    return Expected((complete(started, name),), (world,), cut=(world, claimed, started))
 
 
 def start_over(world: World, name: str, query: str) -> Expected:
@@ -728,13 +777,17 @@ class Seen:
     jobs: Mapping[
         str, tuple[bool, Mapping[str, tuple[tuple[str, ...], str | None]], frozenset[str]]
     ]
-    saved: frozenset[str]
+    saved: Mapping[str, Mapping[str, tuple[int, bool]]]
     rows: frozenset[tuple[str, str, str]]
 
 
 def is_seen(world: World, seen: Seen) -> bool:
     """Whether a world looks like that; while an operation is open, some of its rows may be gone."""
-    if seen.saved != {*world.saved}:
+    saved = {
+        name: {q: (len(s.read), s.planned is not None) for q, s in each.queries.items() if s.read}
+        for name, each in world.saved.items()
+    }
+    if seen.saved != saved:
         return False
     least = most = world
     for name, (is_open, queries, rewound, step) in seen.jobs.items():
