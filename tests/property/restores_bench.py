@@ -48,6 +48,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.identity import begin_identity, identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
+from airflow_provider.runtime.jobdir.lease_records import newest_token, read_lease
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
 from airflow_provider.runtime.jobdir.query_records import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.run_records import SUSPENDED, JobRecord
@@ -56,10 +57,9 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     rejection_of,
     upgrade_id,
 )
-from airflow_provider.runtime.savepoints import restore_log, retention, take
+from airflow_provider.runtime.savepoints import record, restore_log, retention, take
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
 from airflow_provider.runtime.savepoints.rewind import put_rewound, replayable_runs
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -84,6 +84,8 @@ CHANCES = {
     "upgrade": 4,
     "take_over": 1,
 }
+MOST_WORLDS = 32
+"""With more that are possible a history is not followed any further: it would take long."""
 PAUSED = 0.12
 """How often a process is paused in the middle of a command, and another one acts."""
 
@@ -134,6 +136,7 @@ class Faults:
         self._error: type[BaseException]
         self._meanwhile: Callable[[], None] | None = None
         self.fired = False
+        self.claims: list[str] = []
 
     def pause(self, dice: random.Random, meanwhile: Callable[[], None]) -> None:
         """Let another process act at one step, while this one stands still."""
@@ -149,6 +152,7 @@ class Faults:
         self._is_late, self.fired = dice.random() < 0.5, False
 
     def disarm(self) -> None:
+        self.claims.clear()
         self._left, self._meanwhile = 0, None
 
     def hit(self, _: str = "") -> None:
@@ -165,6 +169,8 @@ class Faults:
             meanwhile, self._meanwhile = self._meanwhile, None
             meanwhile()
             return
+        if self._error is DeathError:  # the claims of a dead process have ended
+            record._LEFT.update(self.claims)
         raise self._error(errno.EIO, "the storage is away")
 
     def around(self, act: Callable[..., Any]) -> Callable[..., Any]:
@@ -249,6 +255,14 @@ class Walk:
         patch.setattr(commands, "jvm_pid", lambda _: 1)
         patch.setattr(commands, "spark_listing", lambda _: lambda _: ())
         patch.setattr(failpoints, "hit", self._faults.hit)
+        of_this = record.SavepointClaimRecord.of_this
+
+        def claim(*args: Any, **options: Any) -> Any:
+            mine = of_this(*args, **options)
+            self._faults.claims.append(mine.nonce)
+            return mine
+
+        patch.setattr(record.SavepointClaimRecord, "of_this", claim)
         patch.setattr(Lease, "start_heartbeat", lambda lease: lease.beat())
         for write in ("put", "put_if_absent", "delete"):
             patch.setattr(LocalStorage, write, self._faults.around(getattr(LocalStorage, write)))
@@ -314,13 +328,15 @@ class Walk:
             errors.append(_error_of(act_too))
         self.told.append(f"{told}, paused for {told_too}: {mine!r}, {errors[0]!r}")
         seen, left = self._see(), list[World]()
-        for world in self._both(expect, mine, expect_too, errors[0]):
-            if model.is_seen(world, seen) and (now := model.as_seen(world, seen)) not in left:
-                left.append(now)
+        for possible in self._both(expect, mine, expect_too, errors[0]):
+            new = {*possible.saved} - {*self.worlds[0].saved}
+            world = functools.reduce(lambda w, name: model.as_taken(w, name, seen), new, possible)
+            if model.is_seen(world, seen):
+                left.append(model.as_seen(world, seen))
         if not left:
             said = [_described(e(self.worlds[0])) for e in (expect, expect_too)]
-            raise Finding([*self.told, *said, f"seen {seen}"], self.told[-1])
-        self.worlds = left
+            raise Finding([*self.told, *said, f"seen {seen}"], f"two {self.told[-1]}")
+        self.worlds = model.merged(left)
 
     def _both(
         self,
@@ -340,19 +356,21 @@ class Walk:
                         yield between
                     if not isinstance(error, LeaseLostError):
                         yield from _ended(first(between), error)
+                    elif not before.must:
+                        yield from model.strayed(between, before.cut)
 
     def _judge(self, expect: Expect, error: BaseException | None) -> None:
         seen, expected = self._see(), [expect(world) for world in self.worlds]
         left: list[World] = []
         for each in expected:
             for world in self._possible(each, error):
-                if model.is_seen(world, seen) and (now := model.as_seen(world, seen)) not in left:
-                    left.append(now)
+                if model.is_seen(world, seen):
+                    left.append(model.as_seen(world, seen))
         if not left:
             raise Finding(
                 [*self.told, *map(_described, expected[:1]), f"seen {seen}"], self.told[-1]
             )
-        self.worlds = left
+        self.worlds = model.merged(left)
 
     def _possible(self, expected: Expected, error: BaseException | None) -> Sequence[World]:
         done = () if expected.must else expected.after
@@ -377,6 +395,7 @@ class Walk:
                 name: SeenJob(
                     restore_log.what_is_unfinished(job.directory) is not None,
                     {q: self._state(job, q) for q in QUERIES},
+                    self._runs(job),
                     frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
                     step.step.name if (step := active_upgrade(job.directory)) else None,
                 )
@@ -386,12 +405,24 @@ class Walk:
             frozenset(rows),
         )
 
+    def _runs(self, job: RealJob) -> dict[str, bool]:
+        """Return the runs, and whether each has ended: its final checkpoint may be in a lease yet."""
+        directory = job.directory
+        lease = read_lease(directory.storage, newest_token(directory.storage))
+        sealed = {lease.run_id} if lease is not None and lease.final is not None else set()
+        runs = {run_id: directory.run(run_id) for run_id in directory.run_ids()}
+        return {
+            run_id: run.final() is not None or run_id in sealed
+            for run_id, run in runs.items()
+            if run.record() is not None
+        }
+
     def _saved(self) -> dict[str, dict[str, tuple[int, bool]]]:
         saved = {}
         for name, url in self._urls.items():
-            record = SavepointRecord.read(LocalStorage(url), MANIFEST)
-            if record is not None:
-                queries = record.queries.items()
+            found = record.SavepointRecord.read(LocalStorage(url), record.MANIFEST)
+            if found is not None:
+                queries = found.queries.items()
                 saved[name] = {q: (each.batch + 1, bool(each.planned)) for q, each in queries}
         return saved
 
@@ -467,17 +498,17 @@ class Walk:
         with self._driving(job, run_id, url, allows=url is not None) as lease:
             directory.put_job(JobRecord(name="job", created="now"))
             sparks = {q: job.checkpoint(q) for q in QUERIES}
-            record = a_run(
+            wanted = a_run(
                 run_id,
                 at_end="suspend",
                 starting={q: spark.logs.position().last_commit for q, spark in sparks.items()},
                 replayable=keep > 0,
                 from_savepoint=url,
             )
-            record = put_run_record(directory.run(run_id), record, lease)
+            stored = put_run_record(directory.run(run_id), wanted, lease)
             committers = self._recovered(job, run_id, lease)
             kept = replayable_runs(directory, run_id, keep) if keep else None
-            save_start(directory, record, kept, token=lease.token, clock=clock)
+            save_start(directory, stored, kept, token=lease.token, clock=clock)
             for q, row in writes:
                 self._write(job, q, row, sparks[q], committers[q])
             if decide is None or decide():
@@ -662,7 +693,8 @@ class Walk:
             self._add(to, job.output)
             self._new.add(to)
         new, number = self._jobs[to], next(self._numbers)
-        writes = [(dice.choice(QUERIES), f"row {number}.{n}") for n in range(dice.randint(1, 3))]
+        chosen = [*QUERIES, *dice.choices(QUERIES, k=dice.randint(0, 1))]  # each has to commit
+        writes = [(query, f"row {number}.{n}") for n, query in enumerate(chosen)]
         good = dice.random() < 0.6
         url = f"{job.directory.url}/savepoints/up-{to}"
         self._urls.setdefault(f"up-{to}", url)
@@ -847,6 +879,8 @@ def play(history: Sequence[Step]) -> Finding | None:
         walk = Walk(root, patch)
         try:
             for step in history:
+                if len(walk.worlds) > MOST_WORLDS:
+                    break
                 walk.take(step)
         except Finding as found:
             return found

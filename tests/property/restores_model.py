@@ -224,8 +224,11 @@ class World:
             r for r in self.rows if r.job == name and r.epoch > back.get(r.query, r.epoch)
         )
 
-    def barred(self, name: str) -> Reason | None:
-        """Return why an upgrade forbids to run a version or to set it back."""
+    def barred(self, name: str, rewinds: str = "") -> Reason | None:
+        """Return why an upgrade forbids to run a version or to set it back.
+
+        The run of the version on trial may be rewound, which rejects it.
+        """
         mine = self.jobs[name].upgrade
         if mine is not None:
             return Reason.TAKEN_OVER if mine.step is Step.ACCEPTED else Reason.REPLACED
@@ -233,7 +236,8 @@ class World:
         tried = next((each for each in own if each is not None and each.to == name), None)
         is_tried = tried is not None and tried.step is not Step.ACCEPTED
         runs = self.jobs[name].runs
-        return Reason.REPLACED if is_tried and tried and tried.run_id in runs else None
+        is_barred = is_tried and tried and tried.run_id in runs and tried.run_id != rewinds
+        return Reason.REPLACED if is_barred else None
 
     def has_exactly(self, name: str, query: str) -> bool:
         """Whether the output has what the state has read, and what start-overs have left."""
@@ -400,6 +404,18 @@ def _keep_start(world: World, name: str, run_id: str, keep: int) -> list[World]:
     return [unsure, done]
 
 
+def strayed(world: World, cut: Iterable[World]) -> Iterator[World]:
+    """Yield what a run that was overtaken may still plan, of a query that nobody knew of.
+
+    Its next driver leaves that location, and executes the batch.
+    """
+    for each in cut:
+        for name, job in each.jobs.items():
+            for query, state in job.queries.items():
+                if state.planned and not state.read and world.jobs[name].queries[query] == Query():
+                    yield world.with_query(name, query, planned=state.planned)
+
+
 def take(world: World, name: str, savepoint: str) -> Expected:
     """A savepoint has what is committed and published, and the plan of the batch after it."""
     job = world.jobs[name]
@@ -438,6 +454,28 @@ def _saved(state: Query, *, unrecorded: bool) -> Query:
     if not (state.lags or unrecorded):
         return state
     return dataclasses.replace(state, read=state.read[:-1], planned=state.read[-1], lags=False)
+
+
+def as_taken(world: World, savepoint: str, seen: Seen) -> World:
+    """Return the world with what a savepoint has of a job that has run while it was taken.
+
+    Its queries are saved one after the other, each at one batch.
+    """
+    found, saved = seen.saved.get(savepoint), world.saved.get(savepoint)
+    if found is None or saved is None:
+        return world
+    queries = dict(saved.queries)
+    for query, state in world.jobs[saved.job].queries.items():
+        length, is_planned = found.get(query, (0, False))
+        longest = max((state, saved.queries[query]), key=lambda each: len(each.read))
+        known = (*longest.read, *([longest.planned] if longest.planned is not None else []))
+        planned = known[length] if is_planned and length < len(known) else None
+        queries[query] = dataclasses.replace(
+            longest, read=known[:length], planned=planned, lags=False
+        )
+    return dataclasses.replace(
+        world, saved={**world.saved, savepoint: dataclasses.replace(saved, queries=queries)}
+    )
 
 
 def dispose(world: World, savepoint: str) -> Expected:
@@ -522,23 +560,26 @@ def begin_from(world: World, name: str, savepoint: str, *, allows: bool) -> Expe
         done = complete(world, name)
         may = {Reason.OPEN, Reason.BEGUN, Reason.BEGUN_OTHERWISE, Reason.MISSING}
         return Expected((done,), (world, done), may=frozenset(may), cut=(world, done))
+    is_part = found is not None and not all(s.read for s in found.queries.values())
+    unmatched = Reason.UNMATCHED if is_part and not allows else None
     if job.open is not None:
         if job.open.savepoint != savepoint:
-            return refused(world, Reason.OPEN)
+            return refused(world, Reason.OPEN, unmatched)
+        if unmatched:
+            return refused(world, unmatched)
         return Expected((complete(world, name),), (world,), cut=(world,))
     if savepoint in job.starts:
         return Expected((world,), (world,))
     begun = any(state.read or state.planned for state in job.queries.values())
     must = {Reason.MISSING} if found is None else set()
-    if found is not None and not allows and not all(s.read for s in found.queries.values()):
-        must |= {Reason.UNMATCHED}
+    must |= {unmatched} if unmatched else set()
     must |= {Reason.BEGUN_OTHERWISE} if job.starts else {Reason.BEGUN} if begun else set()
+    may = {Reason.BEGUN} if job.runs else set()
     if must or found is None:
-        return refused(world, *must)
+        return dataclasses.replace(refused(world, *must), may=frozenset(may))
     saved = as_seen_from(world, name, found)
     back = {q: len(state.read) - 1 for q, state in saved.queries.items()}
     started = begin(world, name, Open(savepoint, set_to(job, saved.queries), back))
-    may = {Reason.BEGUN} if job.runs else set()
     return Expected((complete(started, name),), (world,), may=frozenset(may), cut=(world, started))
 
 
@@ -549,18 +590,21 @@ def take_over(world: World, name: str, replaces: str | None) -> Expected:
     if barred := world.barred(name):
         return refused(world, barred)
     if job.open is not None and not is_ours:
-        return refused(world, Reason.OPEN)
+        return refused(world, Reason.OPEN, Reason.NEW_QUERY)
     if is_ours:
         return Expected((complete(world, name),), (world,), cut=(world,))
     begun = [state for state in job.queries.values() if state.read or state.planned]
     if job.starts or begun:
         is_new = len(begun) < len(QUERIES) and world.claimed != name
         return refused(world, Reason.NEW_QUERY) if is_new else Expected((world,), (world,))
+    # A run may have begun a query, and have died before it planned a batch.
+    may = frozenset({Reason.NEW_QUERY} if job.runs else ())
     if world.claimed is not None and world.claimed not in {name, replaces}:
-        return refused(world, Reason.CLAIMED)
+        return dataclasses.replace(refused(world, Reason.CLAIMED), may=may)
     claimed = dataclasses.replace(world, claimed=world.claimed or name)
     started = begin(claimed, name, Open(begins, world.plain, {q: -1 for q in QUERIES}))
-    return Expected((complete(started, name),), (world,), cut=(world, claimed, started))
+    after = (complete(started, name), *((world,) if job.runs else ()))
+    return Expected(after, (world,), may=may, cut=(world, claimed, started))
 
 
 def start_over(world: World, name: str, query: str) -> Expected:
@@ -606,7 +650,7 @@ def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expecte
 
 def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
     job = world.jobs[name]
-    barred = world.barred(name)
+    barred = world.barred(name, run_id)
     if barred or run_id not in job.runs:
         return refused(world, barred, None if run_id in job.runs else Reason.UNKNOWN_RUN)
     order = [*job.runs]
@@ -702,7 +746,10 @@ def upgrade(
         may = frozenset({Reason.NOT_STOPPED} if saved.may else ())
         steps += [*saved.after, _step(saved.after[0], name, Step.TRIAL)]
         mine = dataclasses.replace(mine, step=Step.TRIAL)
-    if mine.step is Step.TRIAL:
+    tried = world.jobs[to].runs.get(run_id)
+    if mine.step is Step.TRIAL and tried is not None and tried.rewound:
+        steps.append(_step(steps[-1], name, Step.REJECTED))
+    elif mine.step is Step.TRIAL:
         steps += _tried(steps[-1], mine, writes)
         ended = steps[-1].with_run(to, run_id, ends=_ends(steps[-1], to))
         if good:
@@ -762,10 +809,11 @@ def _tried(world: World, mine: Upgrade, writes: Sequence[tuple[str, str]]) -> li
 
 
 class SeenJob(NamedTuple):
-    """What can be seen of a job: what each query has read and planned, and which runs are marked."""
+    """What can be seen of a job: what each query has read and planned, its runs, what is marked."""
 
     is_open: bool
     queries: Mapping[str, tuple[tuple[str, ...], str | None]]
+    runs: Mapping[str, bool]
     rewound: frozenset[str]
     upgrade: str | None
 
@@ -790,8 +838,10 @@ def is_seen(world: World, seen: Seen) -> bool:
     if seen.saved != saved:
         return False
     least = most = world
-    for name, (is_open, queries, rewound, step) in seen.jobs.items():
+    for name, (is_open, queries, runs, rewound, step) in seen.jobs.items():
         job = world.jobs[name]
+        if runs != {run_id: each.ends is not None for run_id, each in job.runs.items()}:
+            return False
         if step != (job.upgrade.step.name if job.upgrade else None):
             return False
         if is_open != (job.open is not None):
@@ -819,3 +869,34 @@ def as_seen(world: World, seen: Seen) -> World:
         for run_id in world.jobs[name].runs:
             world = world.with_run(name, run_id, rewound=run_id in job.rewound)
     return world
+
+
+def merged(worlds: Iterable[World]) -> list[World]:
+    """Return the worlds, with one in the place of those that differ in what is unsure of runs."""
+    found: list[tuple[World, World]] = []
+    for world in worlds:
+        plain = _without_flags(world)
+        at = next((n for n, (each, _) in enumerate(found) if each == plain), None)
+        if at is None:
+            found.append((plain, world))
+        elif found[at][1] != world:
+            found[at] = (plain, _both(found[at][1], world))
+    return [world for _, world in found]
+
+
+def _without_flags(world: World) -> World:
+    for name, job in world.jobs.items():
+        runs = {r: dataclasses.replace(run, saved=None, wrote=None) for r, run in job.runs.items()}
+        world = world.with_job(name, runs=runs, pending=frozenset())
+    return world
+
+
+def _both(one: World, other: World) -> World:
+    for name, job in one.jobs.items():
+        for run_id, run in job.runs.items():
+            theirs = other.jobs[name].runs[run_id]
+            saved = run.saved if run.saved is theirs.saved else None
+            wrote = run.wrote if run.wrote is theirs.wrote else None
+            one = one.with_run(name, run_id, saved=saved, wrote=wrote)
+        one = one.with_job(name, pending=job.pending | other.jobs[name].pending)
+    return one

@@ -1,0 +1,216 @@
+"""The walk of restores notices when a repair is taken back, and when the model forgets a reason."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider.runtime.driver import initial_state, restore_job
+from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import later_runs, preconditions, upgrade_record
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.journal import OperationRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.savepoints import checkpoint_claim, restore_log, retention
+from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
+from tests.property import restores_bench
+from tests.property.restores_bench import search
+from tests.property.restores_model import Reason
+
+Patch = pytest.MonkeyPatch
+
+
+# --- repairs, taken back --------------------------------------------------------------------------
+
+
+def _judged_by(patch: Patch, is_other: Callable[[int, int, bool], bool]) -> None:
+    """Let a foreign savepoint be judged by the first epoch of a copy, its own, and if it began it."""
+
+    def why(directory: JobDirectory, name: str, epoch: int, savepoint: Savepoint) -> str:
+        storage = directory.committables(name)
+        ids = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
+        standing = [each[0] for records in ids if (each := records.active_epochs_after(-1))]
+        begun = min((records.copied() for records in ids if records.has_own()), default=-1)
+        starts = Restores(directory).starts()
+        is_start = begun == epoch and any(is_of(start, savepoint) for start in starts)
+        if min(standing, default=epoch + 1) <= epoch or is_other(begun, epoch, is_start):
+            return "has written rows that are of another job directory"
+        return ""
+
+    patch.setattr(restore_log, "_why_foreign", why)
+
+
+def asks_only_for_rows_of_the_same_numbers(patch: Patch) -> None:
+    """Before 72f6f6b9: an old version's earlier savepoint was restored in the new one."""
+    _judged_by(patch, lambda *_: False)
+
+
+def asks_only_for_earlier_savepoints(patch: Patch) -> None:
+    """Before a095c7c1: an old version's later savepoint was restored, whatever it had set back."""
+    _judged_by(patch, lambda begun, epoch, _: epoch < begun)
+
+
+def asks_only_for_copies(patch: Patch) -> None:
+    """Before 630e6821: a query that began without state was not looked at."""
+    _judged_by(patch, lambda begun, _, is_start: begun >= 0 and not is_start)
+
+
+def _reverted_by(
+    patch: Patch, ids_of: Callable[[list[str], OperationRecord, str], list[str]], *, all_wait: bool
+) -> None:
+    def why(
+        directory: JobDirectory, name: str, epoch: int, changes: Iterable[OperationRecord]
+    ) -> str:
+        back = next((each for each in changes if each.plan.queries[name]["batch"] < epoch), None)
+        if back is None:
+            return ""
+        storage = directory.committables(name)
+        for query_id in ids_of(query_ids(storage), back, name):
+            records = EpochRecords(storage, query_id)
+            if back.is_open and (all_wait or back.plan.reverts):
+                standing = records.active_epochs_after(back.plan.queries[name]["batch"])
+                if standing and standing[0] <= epoch:
+                    raise open_restore(directory, back)
+            taken = records.find().reverted_from
+            if taken is not None and taken <= epoch and records.has_own():
+                return f"was set back since then, by operation {back.number}"
+        return ""
+
+    patch.setattr(restore_log, "_why_reverted", why)
+
+
+def asks_only_the_id_that_was_replaced(patch: Patch) -> None:
+    """Before d7c8ac58: rows of an earlier id that were reverted were not missed."""
+    _reverted_by(
+        patch,
+        lambda ids, back, name: [i for i in ids if i == back.plan.queries[name]["replaces"]],
+        all_wait=False,
+    )
+
+
+def lets_no_restore_follow_a_start_over(patch: Patch) -> None:
+    """Before c168b56d: a start-over that was cut short gave way to none."""
+    _reverted_by(patch, lambda ids, *_: ids, all_wait=True)
+
+
+def pins_for_no_job(patch: Patch) -> None:
+    """Before 20d7446c: a savepoint went while another job's restore of it was open."""
+    real = retention._put_reader
+    patch.setattr(
+        retention, "_put_reader", lambda location, clock, _: real(location, clock, None)
+    )
+
+
+def looks_only_before_the_lease(patch: Patch) -> None:
+    """Before 412faddc: another restore that ended in between was not seen."""
+    real, check, held = restore_job._leased, restore_job.check_same_history, []
+
+    @contextlib.contextmanager
+    def leased(*args: Any, **options: Any) -> Iterator[Any]:
+        with real(*args, **options) as lease:
+            held.append(lease)
+            try:
+                yield lease
+            finally:
+                held.pop()
+
+    patch.setattr(restore_job, "_leased", leased)
+    patch.setattr(
+        restore_job, "check_same_history", lambda *args: None if held else check(*args)
+    )
+
+
+def lets_others_into_a_version_on_trial(patch: Patch) -> None:
+    """Before e334c9fa: only the old version was left to its upgrade."""
+
+    def over(directory: JobDirectory, _: str | None = None) -> Any:
+        upgrade = upgrade_record.active_upgrade(directory)
+        return (directory, upgrade) if upgrade is not None else None
+
+    for module in (preconditions, restore_job, retention, upgrade_record):
+        patch.setattr(module, "upgrade_over", over)
+
+
+def forgets_with_what_a_job_began(patch: Patch) -> None:
+    """Before e31e0eae: after a person's restore the job's task did not go on."""
+
+    def has_begun(start: StartingPoint) -> bool:
+        restores = Restores(start._directory)
+        last = restores.start()
+        if restores.last() != last:
+            start._check_open()
+        if last is not None and start._is_of(last):
+            return not last.is_open
+        if last is not None:
+            raise ConfigError(f"the job was set to {last.plan.savepoint} before")
+        return bool(start._directory.query_names())
+
+    patch.setattr(StartingPoint, "_has_begun", has_begun)
+
+
+def claims_no_checkpoint(patch: Patch) -> None:
+    """Before e0ea1ccb: two jobs took one checkpoint over."""
+    patch.setattr(initial_state, "check_claim", lambda *_: None)
+    patch.setattr(initial_state, "claim_checkpoint", lambda *_: None)
+
+
+def removes_what_an_upgrade_needs(patch: Patch) -> None:
+    """Before f5ebc543: the savepoint of an open upgrade was removed."""
+    patch.setattr(retention, "upgrade_over", lambda *_: None)
+
+
+def looks_for_needs_before_the_claim(patch: Patch) -> None:
+    """Before ddd77505: a restore that began in between lost its savepoint."""
+    real, check = retention._unmake, retention._check_not_needed
+
+    def unmake(savepoint: Savepoint, clock: Any) -> None:
+        check(savepoint)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(retention, "_check_not_needed", lambda _: None)
+            real(savepoint, clock)
+
+    patch.setattr(retention, "_unmake", unmake)
+
+
+def counts_what_a_restore_has_copied(patch: Patch) -> None:
+    """Before this walk: a run that had written nothing counted as having written."""
+
+    def has_batches(storage: Any, logs: Any, before: int) -> bool:
+        records = EpochRecords(storage, str(logs.query_id()))
+        return logs.position().last_commit > before and not records.has_own()
+
+    patch.setattr(later_runs, "_has_batches", has_batches)
+
+
+def gives_a_claim_up_for_an_outage(patch: Patch) -> None:
+    """Before this walk: an outage let a second job take a checkpoint over."""
+    real = checkpoint_claim.claim_checkpoint
+
+    def claim(*args: Any) -> None:
+        with contextlib.suppress(OSError):
+            real(*args)
+
+    patch.setattr(initial_state, "claim_checkpoint", claim)
+
+
+MUTANTS: dict[Callable[[Patch], None], int] = {
+    asks_only_for_rows_of_the_same_numbers: 0,
+    asks_only_for_earlier_savepoints: 0,
+    asks_only_for_copies: 0,
+    asks_only_the_id_that_was_replaced: 0,
+    lets_no_restore_follow_a_start_over: 0,
+    pins_for_no_job: 0,
+    looks_only_before_the_lease: 0,
+    lets_others_into_a_version_on_trial: 0,
+    forgets_with_what_a_job_began: 0,
+    claims_no_checkpoint: 0,
+    removes_what_an_upgrade_needs: 0,
+    looks_for_needs_before_the_claim: 0,
+    counts_what_a_restore_has_copied: 0,
+    gives_a_claim_up_for_an_outage: 0,
+}
