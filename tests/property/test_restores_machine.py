@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 from tests.present import present
-from tests.property.restores_bench import search
+from tests.property.restores_walk import search
 
 STEPS = present(settings.default).max_examples * 16
 

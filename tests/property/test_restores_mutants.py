@@ -19,7 +19,7 @@ from airflow_provider.runtime.savepoints import checkpoint_claim, restore_log, r
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
 from tests.property import restores_bench
-from tests.property.restores_bench import search
+from tests.property.restores_walk import search
 from tests.property.restores_model import Reason
 
 Patch = pytest.MonkeyPatch
