@@ -282,8 +282,10 @@ def complete(world: World, name: str) -> World:
 
 def begin(world: World, name: str, operation: Open) -> World:
     """Return the world when an operation has begun; runs that it rewinds are marked one by one."""
-    pending = world.jobs[name].pending | operation.rewinds
-    return world.with_job(name, open=operation, pending=pending)
+    job = world.jobs[name]
+    replaced = {job.open.savepoint} if job.open is not None and job.open.savepoint else set()
+    pending, starts = job.pending | operation.rewinds, job.starts | replaced
+    return world.with_job(name, open=operation, pending=pending, starts=starts)
 
 
 def set_to(job: Job, queries: Queries) -> Queries:

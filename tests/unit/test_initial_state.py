@@ -135,6 +135,31 @@ def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, cloc
     assert logs_of(directory).query_id() == last.plan.queries["q"]["query_id"]
 
 
+def test_a_beginning_whose_place_a_restore_has_taken_is_not_begun_again(
+    directory, url, clock, tmp_path
+):
+    """The task that names the first savepoint goes on from where a person has set the job."""
+    identified(directory.storage)
+    first = open_savepoint(url)
+    Restore(directory, OpenFence(), clock).begin(RestoreSettings(first, {"q": "q"}))
+    spark = EpochBench(tmp_path / "other").spark.begin().run(0)
+    spark.storage.put("sources/0/0", b"v1")
+    other = take_savepoint(
+        checkpoint_source(str(spark.root), "q"), str(tmp_path / "earlier"), clock=clock
+    )
+    settings = RestoreSettings(other, {"q": "q"}, supersedes=True)
+    Restore(directory, OpenFence(), clock).run(settings)
+    put = logs_of(directory).query_id()
+
+    point = start(directory, url, topology=Topology(("events",), ()))
+    point.check()
+    point.restore(OpenFence(), clock)
+
+    assert (put, 0) == (logs_of(directory).query_id(), logs_of(directory).position().last_commit)
+    with pytest.raises(ConfigError, match="begun from .* already, with partitions=None, and 5"):
+        start(directory, url, partitions=5).check()
+
+
 def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tmp_path, capsys):
     """The same command completes it; a job that is there is not forked into."""
     identified(directory.storage)

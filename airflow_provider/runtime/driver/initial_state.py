@@ -169,18 +169,19 @@ class StartingPoint:
 
     def _has_begun(self) -> bool:
         restores = Restores(self._directory)
-        last = restores.start()
-        if last is None or not self._is_of(last) or restores.last() != last:
+        last, newest = restores.start(), restores.last()
+        if last is None or not self._is_of(last) or newest != last:
             self._check_open()  # what somebody else has begun, and was cut short
         own = next(filter(self._is_of, restores.starts()), None)
         if own is not None:
-            if not own.is_open and self._partitions not in {None, own.plan.partitions}:
+            is_begun = not own.is_open or own != newest  # another restore has taken its place
+            if is_begun and self._partitions not in {None, own.plan.partitions}:
                 raise ConfigError(
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
                     f"partitions={own.plan.partitions}, and {self._partitions} are requested now; "
                     f"use the same number, or {RESTORE_ELSEWHERE}"
                 )
-            return not own.is_open
+            return is_begun
         if last is not None:
             left_out = of_caller("--from-savepoint", "the operator's from_savepoint")
             raise ConfigError(
