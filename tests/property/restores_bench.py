@@ -95,10 +95,14 @@ class Faults:
         )
         self._is_late, self.fired = dice.random() < 0.5, False
 
-    def arm(self, dice: random.Random) -> None:
-        self._left = dice.choice((0, 0, dice.randint(1, 12), dice.randint(1, 60)))
+    def arm(self, dice: random.Random | None) -> None:
+        """Let the next work fail at one step, or not at all; never without *dice*."""
+        self._left, self.fired = 0, False
+        if dice is None:
+            return
+        self._left = dice.choice((0, dice.randint(1, 12), dice.randint(1, 60)))
         self._error = dice.choice((DeathError, OSError))
-        self._is_late, self.fired = dice.random() < 0.5, False
+        self._is_late = dice.random() < 0.5
 
     def disarm(self) -> None:
         self.claims.clear()
