@@ -81,8 +81,8 @@ class Faults:
     """Lets the work at hand die, or lose the storage or only its answer, at one step."""
 
     def __init__(self) -> None:
-        self._left, self._error, self._is_late = 0, DeathError, False
-        self._error: type[BaseException]
+        self._left, self._is_late = 0, False
+        self._error: type[BaseException] = DeathError
         self._meanwhile: Callable[[], None] | None = None
         self.fired = False
         self.claims: list[str] = []

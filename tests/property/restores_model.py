@@ -118,7 +118,7 @@ def take(world: World, name: str, savepoint: str) -> Expected:
             saved = {**world.saved, savepoint: Saved(name, queries)}
             after.append(dataclasses.replace(world, saved=saved))
         if not all(state.read for state in queries.values()):
-            may |= {Reason.NOTHING_SAVED}
+            may |= frozenset({Reason.NOTHING_SAVED})
     return Expected(tuple(after), (world,), may=may, cut=(world, *after))
 
 
@@ -164,17 +164,15 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
         is_left = job.open.reverts and not reverts
         may = frozenset({Reason.LATER_ROWS}) if is_left else frozenset[Reason]()
         return Expected((after,), (world,), may=may, cut=(world,))
-    must, may = (
-        {*why_wrong(world, name, saved, reverts=reverts)},
-        _why_unsure(world, name, saved, reverts=reverts),
-    )
+    must = {*why_wrong(world, name, saved, reverts=reverts)}
+    unsure = _why_unsure(world, name, saved, reverts=reverts)
     back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
     if job.open is not None:
         again = {row for each in saved.queries.values() for row in each.read}
         if job.open.reverts and again & {r.row for r in job.open.lost}:
             must |= {Reason.OPEN, Reason.REVERTED}
         if not job.open.back:
-            may |= {Reason.STARTED_OVER}
+            unsure |= {Reason.STARTED_OVER}
     ended = {run_id for run_id, each in job.runs.items() if _is_within(each, back)}
     operation = Open(
         savepoint,
@@ -189,7 +187,7 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
         (complete(begun, name),),
         (world,),
         frozenset(must),
-        frozenset(may),
+        frozenset(unsure),
         () if must else (world, begun),
     )
 
@@ -332,7 +330,7 @@ def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expect
         left.append(now)
     if any(r.run == run_id for r in world.rows) and job.runs[run_id].rewound:
         may |= {Reason.IN_PART}
-    after = (now,)
+    after: tuple[World, ...] = (now,)
     if job.open is not None and run_id in job.open.rewinds and not job.runs[run_id].wrote:
         after = (now, world.with_run(name, run_id, rewound=True))
     return Expected(after, tuple(left), frozenset(must), frozenset(may), tuple(cut))
@@ -376,6 +374,7 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
         (must if run.saved is False else may).add(Reason.NOT_REPLAYABLE)
     must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
     may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
-    if any(r.run != run_id for r in rewound_to(world, name, run_id)[1].jobs[name].open.lost):
+    begun = rewound_to(world, name, run_id)[1].jobs[name].open
+    if begun is not None and any(r.run != run_id for r in begun.lost):
         may.add(Reason.NOT_ALONE)
     return must, may

@@ -23,9 +23,7 @@ class SeenJob(NamedTuple):
 class Seen:
     """What can be seen of a world: per job what is open, read and planned, and which runs count."""
 
-    jobs: Mapping[
-        str, tuple[bool, Mapping[str, tuple[tuple[str, ...], str | None]], frozenset[str]]
-    ]
+    jobs: Mapping[str, SeenJob]
     saved: Mapping[str, Mapping[str, tuple[int, bool]]]
     rows: frozenset[tuple[str, str, str]]
 
@@ -74,9 +72,10 @@ def as_seen(world: World, seen: Seen) -> World:
 
 def merged(worlds: Iterable[World]) -> list[World]:
     """Return the worlds, with one in the place of those that differ in what is unsure of runs."""
-    found: list[tuple[World, World]] = []
+    found: list[tuple[object, World]] = []
     for world in worlds:
-        plain = _without_flags(world)
+        order = [[*job.runs] for job in world.jobs.values()]  # which two dicts may differ in
+        plain = order, _without_flags(world)
         at = next((n for n, (each, _) in enumerate(found) if each == plain), None)
         if at is None:
             found.append((plain, world))

@@ -18,9 +18,9 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints import checkpoint_claim, restore_log, retention
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
-from tests.property import restores_bench
+from tests.property import restores_walk
 from tests.property.restores_walk import search
-from tests.property.restores_model import Reason
+from tests.property.restores_worlds import Reason
 
 Patch = pytest.MonkeyPatch
 
@@ -101,14 +101,13 @@ def lets_no_restore_follow_a_start_over(patch: Patch) -> None:
 def pins_for_no_job(patch: Patch) -> None:
     """Before 20d7446c: a savepoint went while another job's restore of it was open."""
     real = retention._put_reader
-    patch.setattr(
-        retention, "_put_reader", lambda location, clock, _: real(location, clock, None)
-    )
+    patch.setattr(retention, "_put_reader", lambda location, clock, _: real(location, clock, None))
 
 
 def looks_only_before_the_lease(patch: Patch) -> None:
     """Before 412faddc: another restore that ended in between was not seen."""
-    real, check, held = restore_job._leased, restore_job.check_same_history, []
+    real, check = restore_job._leased, restore_log.check_same_history
+    held: list[object] = []
 
     @contextlib.contextmanager
     def leased(*args: Any, **options: Any) -> Iterator[Any]:
@@ -120,9 +119,7 @@ def looks_only_before_the_lease(patch: Patch) -> None:
                 held.pop()
 
     patch.setattr(restore_job, "_leased", leased)
-    patch.setattr(
-        restore_job, "check_same_history", lambda *args: None if held else check(*args)
-    )
+    patch.setattr(restore_job, "check_same_history", lambda *args: None if held else check(*args))
 
 
 def lets_others_into_a_version_on_trial(patch: Patch) -> None:
@@ -198,19 +195,60 @@ def gives_a_claim_up_for_an_outage(patch: Patch) -> None:
     patch.setattr(initial_state, "claim_checkpoint", claim)
 
 
-MUTANTS: dict[Callable[[Patch], None], int] = {
-    asks_only_for_rows_of_the_same_numbers: 0,
-    asks_only_for_earlier_savepoints: 0,
-    asks_only_for_copies: 0,
-    asks_only_the_id_that_was_replaced: 0,
-    lets_no_restore_follow_a_start_over: 0,
-    pins_for_no_job: 0,
-    looks_only_before_the_lease: 0,
-    lets_others_into_a_version_on_trial: 0,
-    forgets_with_what_a_job_began: 0,
-    claims_no_checkpoint: 0,
-    removes_what_an_upgrade_needs: 0,
-    looks_for_needs_before_the_claim: 0,
-    counts_what_a_restore_has_copied: 0,
-    gives_a_claim_up_for_an_outage: 0,
-}
+MUTANTS: tuple[Callable[[Patch], None], ...] = (
+    asks_only_for_rows_of_the_same_numbers,
+    asks_only_for_earlier_savepoints,
+    asks_only_for_copies,
+    asks_only_the_id_that_was_replaced,
+    lets_no_restore_follow_a_start_over,
+    pins_for_no_job,
+    looks_only_before_the_lease,
+    lets_others_into_a_version_on_trial,
+    forgets_with_what_a_job_began,
+    claims_no_checkpoint,
+    removes_what_an_upgrade_needs,
+    looks_for_needs_before_the_claim,
+    counts_what_a_restore_has_copied,
+    gives_a_claim_up_for_an_outage,
+)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_repair_that_is_taken_back_is_found(
+    mutant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    """Within a hundred thousand steps, in histories that nobody has thought of."""
+    mutant(monkeypatch)
+    done, found = search(100_000, first=5_000)
+
+    assert found is not None, f"not after {done} steps"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", [forgets_with_what_a_job_began, claims_no_checkpoint])
+def test_a_repair_that_is_taken_back_is_found_soon(
+    mutant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    """The walk has not lost its eyes: two that it finds at once."""
+    mutant(monkeypatch)
+
+    assert search(4_000, first=5_000)[1] is not None
+
+
+# --- reasons, forgotten ---------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("reason", Reason)
+def test_a_reason_that_the_model_forgets_is_found(reason: Reason, monkeypatch: Patch) -> None:
+    """Each of its rules is met by the walk, so none is there for nothing."""
+    real = restores_walk._says
+    monkeypatch.setattr(
+        restores_walk, "_says", lambda error, each: each is not reason and real(error, each)
+    )
+    done, found = search(100_000, first=5_000)
+
+    assert found is not None, f"not after {done} steps"
