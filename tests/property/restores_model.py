@@ -228,6 +228,9 @@ def begin_from(world: World, name: str, savepoint: str, *, allows: bool) -> Expe
     if must or found is None:
         return dataclasses.replace(refused(world, *must), may=frozenset(may))
     saved = as_seen_from(world, name, found)
+    may |= _why_unsure(world, name, saved, reverts=False)
+    if must := {*why_wrong(world, name, saved, reverts=False)}:
+        return dataclasses.replace(refused(world, *must), may=frozenset(may))
     back = {q: len(state.read) - 1 for q, state in saved.queries.items()}
     started = begin(world, name, Open(savepoint, set_to(job, saved.queries), back))
     return Expected((complete(started, name),), (world,), may=frozenset(may), cut=(world, started))

@@ -42,6 +42,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores, why_awaite
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import NOW, QUERY_ID, a_final, a_run
 from tests.dying import dies_at
 from tests.present import present
@@ -393,6 +394,25 @@ def test_rows_that_were_reverted_after_a_restore_are_missed_by_their_savepoint(j
     said = "after-5 cannot be .*'q' was set back since then, by operation 2, so its epochs from 3"
     with pytest.raises(ConfigError, match=said):
         restore_job(job.storage.url, late.url, clock=job.clock)
+
+
+def test_a_job_whose_runs_were_undone_begins_from_none_of_their_savepoints(job, sink):
+    """It has no checkpoint any more, as a new one; a new job directory may begin from them."""
+    saved = save(job)
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    with job.lease("rewind") as lease:
+        settings = RestoreSettings(None, {"q": ""}, rewinds=["r1"], by="rewind")
+        Restore(directory_of(job), lease, job.clock, [query]).run(settings)
+    assert {} == sink.published
+
+    def begin(directory: JobDirectory) -> StartingPoint:
+        declared: Any = SimpleNamespace(name="q", topology=AS_IT_WAS, fingerprint=None, sources=())
+        return StartingPoint(directory, saved.url, [declared], allow_non_restored=False)
+
+    said = "s1 cannot be .*'q' was set back since then, by operation 1, so its epochs from 0"
+    with pytest.raises(ConfigError, match=said):
+        begin(directory_of(job)).check()
+    begin(JobDirectory(LocalStorage(f"{job.storage.url}-new"))).check()
 
 
 def test_a_restore_that_reverts_gives_way_to_no_later_savepoint(job):

@@ -45,7 +45,11 @@ from airflow_provider.runtime.savepoints.checkpoint_claim import (
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    check_no_open_restore,
+    check_same_history,
+)
 from airflow_provider.runtime.savepoints.retention import pinned_savepoint
 from airflow_provider.runtime.savepoints.take import describe_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
@@ -233,6 +237,7 @@ class StartingPoint:
             log.warning("%s; it is reset, without its state", msg)
             names[query.name] = ""
         self._changes.check(savepoint.url, [name for name, theirs in names.items() if not theirs])
+        check_same_history(self._directory, savepoint, names)  # runs may have been undone here
         return names
 
     def _misfits(self, query: QueryDefinition, stored: StoredQuery, where: str) -> list[str]:

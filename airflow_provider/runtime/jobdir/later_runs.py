@@ -49,7 +49,7 @@ def has_written(directory: JobDirectory, record: RunRecord) -> bool:
 
 
 def _has_batches(storage: Storage, logs: CheckpointLogs, before: int) -> bool:
-    """Whether Spark has run batches for its own sinks; those that a restore copies are of no run."""
+    """Whether Spark has run batches for its own sinks; what a restore copies is of no run."""
     query_id = logs.query_id()
     if query_id is None:
         return False

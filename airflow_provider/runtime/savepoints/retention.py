@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, SystemClock, from_iso
