@@ -71,7 +71,15 @@ def run(
         steps.append(publish(steps[-1], name, query))
     ends = {q: len(state.read) for q, state in steps[-1].jobs[name].queries.items()}
     after = steps[-1].with_run(name, run_id, ends=ends)
-    return Expected((after,), (world,), cut=tuple(steps))
+    return Expected((after,), (world,), cut=(*steps, _unsure_of_starts(after, job, name)))
+
+
+def _unsure_of_starts(world: World, before: Job, name: str) -> World:
+    """Return the world in which what was to be disposed of may be there: in an outage it stays."""
+    for run_id, run in before.runs.items():
+        if run.saved is not world.jobs[name].runs[run_id].saved:
+            world = world.with_run(name, run_id, saved=None)
+    return world
 
 
 def publish(world: World, name: str, query: str) -> World:
@@ -169,7 +177,7 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
     back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
     if job.open is not None:
         again = {row for each in saved.queries.values() for row in each.read}
-        if job.open.reverts and again & {r.row for r in job.open.lost}:
+        if job.open.reverts and (must or again & {r.row for r in job.open.lost}):
             must |= {Reason.OPEN, Reason.REVERTED}
         if not job.open.back:
             unsure |= {Reason.STARTED_OVER}
@@ -261,7 +269,9 @@ def take_over(world: World, name: str, replaces: str | None) -> Expected:
     begun = [state for state in job.queries.values() if state.read or state.planned]
     if job.starts or begun:
         is_new = len(begun) < len(QUERIES) and world.claimed != name
-        return refused(world, Reason.NEW_QUERY) if is_new else Expected((world,), (world,))
+        new = frozenset({Reason.NEW_QUERY} if is_new else ())
+        # Unless this job follows the one of the claim.
+        return Expected((world,), (world,), frozenset() if world.claimed else new, new)
     # A run may have begun a query, and have died before it planned a batch.
     may = frozenset({Reason.NEW_QUERY} if job.runs else ())
     if world.claimed is not None and world.claimed not in {name, replaces}:

@@ -111,7 +111,7 @@ def _tried(world: World, mine: Upgrade, writes: Sequence[tuple[str, str]]) -> li
     )
     upgrades = {k: j.upgrade for k, j in now.jobs.items()}
     ran = run(free, mine.to, mine.run_id, writes, 1)
-    for each in (*ran.cut, *(() if ran.cut else ran.after)):
+    for each in ran.cut[:-1] or ran.after:
         jobs = {k: dataclasses.replace(j, upgrade=upgrades[k]) for k, j in each.jobs.items()}
         steps.append(dataclasses.replace(each, jobs=jobs))
     return steps

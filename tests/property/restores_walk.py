@@ -111,6 +111,7 @@ class Walk:
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self._root, self.clock, self._faults = root, Clock(), Faults()
         self._new: set[str] = set()
+        self._keeps: dict[str, int] = {}  # of a run all attempts have the same option
         self._numbers, self._ids = itertools.count(1), random.Random(0)
         self._histories: list[tuple[str, ...]] = [()]
         self._jobs: dict[str, RealJob] = {}
@@ -453,6 +454,9 @@ class Walk:
         upgrades = [job.upgrade for job in world.jobs.values() if job.upgrade is not None]
         live = [name for name in world.jobs if name not in self._new or world.jobs[name].runs]
         live = [name for name in live if name not in self._new or name in {u.to for u in upgrades}]
+        opened = [name for name in live if world.jobs[name].open is not None]
+        if opened and dice.random() < 0.5:
+            return self._jobs[dice.choice(opened)]
         return self._jobs[dice.choice([*live, *live[-2:]])]
 
     def _some_savepoint(self, dice: random.Random, name: str) -> str:
@@ -475,7 +479,7 @@ class Walk:
         run_id = dice.choice([*unended, f"r{next(self._numbers):05}"])
         number = next(self._numbers)
         writes = [(dice.choice(QUERIES), f"row {number}.{n}") for n in range(dice.randint(0, 3))]
-        keep = dice.choice((0, 1, 3))
+        keep = self._keeps.setdefault(run_id, dice.choice((0, 1, 3)))
         return (
             f"run {job.name} {run_id} {writes} keep={keep}",
             lambda world: model.run(world, job.name, run_id, writes, keep),
@@ -575,6 +579,7 @@ class Walk:
         url = f"{job.directory.url}/savepoints/up-{to}"
         self._urls.setdefault(f"up-{to}", url)
         run_id = upgrade_id(new.directory.url)
+        self._keeps[run_id] = 1
         return (
             f"upgrade {job.name} to {to} {writes} good={good}",
             lambda world: upgrade(world, job.name, to, run_id, writes, good=good),
@@ -657,7 +662,7 @@ def _error_of(act: Act) -> BaseException | None:
 
 def _ended(expected: Expected, error: BaseException | None) -> Sequence[World]:
     if error is None:
-        return () if expected.must else expected.after
+        return () if expected.must else (*expected.after, *expected.cut[-1:])
     return (*expected.refused, *expected.cut)
 
 
