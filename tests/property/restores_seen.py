@@ -103,12 +103,16 @@ def _both(one: World, other: World) -> World:
 
 
 def strayed(world: World, cut: Iterable[World]) -> Iterator[World]:
-    """Yield what a run that was overtaken may still plan, of a query that nobody knew of.
+    """Yield what a run that was overtaken may still put: its record, or a plan.
 
-    Its next driver leaves that location, and executes the batch.
+    The plan is of a query that nobody knew of; the next driver leaves that location, and executes
+    the batch. The record says where the run would have begun.
     """
     for each in cut:
         for name, job in each.jobs.items():
+            if new := {r: run for r, run in job.runs.items() if r not in world.jobs[name].runs}:
+                late = {r: dataclasses.replace(run, saved=None) for r, run in new.items()}
+                yield world.with_job(name, runs={**world.jobs[name].runs, **late})
             for query, state in job.queries.items():
                 if state.planned and not state.read and world.jobs[name].queries[query] == Query():
                     yield world.with_query(name, query, planned=state.planned)

@@ -82,6 +82,14 @@ CHANCES = {
     "upgrade": 5,
     "take_over": 1,
 }
+STORIES = (
+    "run run take",
+    "run run take",
+    "run take run take restore upgrade restore restore rewind restore",
+    "run take start_over run upgrade run restore restore",
+    "run take start_over restore run take start_over restore",
+)
+"""How a history begins; the later ones lead to crossings that are rare otherwise."""
 MOST_WORLDS = 32
 """With more that are possible a history is not followed any further: it would take long."""
 PAUSED = 0.2
@@ -680,7 +688,8 @@ def drawn(seed: int, steps: int) -> list[Step]:
     chances = [chance * dice.choice((0.2, 1, 1, 4)) for chance in CHANCES.values()]
     calm = dice.choice((0.0, 0.3, 0.7, 0.9))
     later = dice.choices([*CHANCES], chances, k=steps)
-    return [(each, _seed(dice, calm)) for each in ["run", "run", "take", *later]]
+    story = dice.choice(STORIES).split()
+    return [(each, _seed(dice, calm)) for each in [*story, *later]]
 
 
 def _seed(dice: random.Random, calm: float) -> int:
