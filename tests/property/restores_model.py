@@ -6,8 +6,8 @@ job have exactly the rows that its state has read, each once, and the rows that 
 What would break that must be refused; what would not must be done; where the docs allow a refusal
 for less, either may happen.
 
-A command is a function of a world (:mod:`tests.property.restores_worlds`) that returns what may
-follow; :mod:`tests.property.restores_upgrades` has one more.
+A command is a function of a world (``restores_worlds.py``) that returns what may follow;
+``restores_upgrades.py`` has one more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be seen of the worlds of the model of restores, and which worlds look like that."""
+"""Views of the worlds of the model of restores: what can be seen, and which worlds look like that."""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ def upgrade(
         tried = world.jobs[to].runs.get(run_id)
         has_ended = tried is not None and (tried.rewound or tried.ends is not None)
         steps += [] if has_ended else _tried(steps[-1], mine, writes)
+        if run_id not in steps[-1].jobs[to].runs:  # such as while a restore there is open
+            return Expected((), tuple(steps), must=frozenset({Reason.OPEN}), cut=tuple(steps))
         if good and not has_ended:
             ended = steps[-1].with_run(to, run_id, ends=_ends(steps[-1], to))
             steps.append(_step(steps[-1], name, Step.ACCEPTED))

@@ -1,4 +1,4 @@
-"""What the model of restores is about: jobs, runs, savepoints and the rows that readers see.
+"""Worlds of the model of restores: jobs, runs, savepoints and the rows that readers see.
 
 A world is a value. While an operation is open, :func:`complete` says what it leads to.
 """
