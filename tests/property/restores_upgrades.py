@@ -42,19 +42,29 @@ def upgrade(
         may = frozenset({Reason.NOT_STOPPED} if saved.may else ())
         steps += [*saved.after, _step(saved.after[0], name, Step.TRIAL)]
         mine = dataclasses.replace(mine, step=Step.TRIAL)
-    if mine.step is Step.TRIAL:
-        tried = world.jobs[to].runs.get(run_id)
-        has_ended = tried is not None and (tried.rewound or tried.ends is not None)
-        steps += [] if has_ended else _tried(steps[-1], mine, writes)
+    if mine.step is Step.TRIAL and (decided := _on_trial(steps, name, mine, writes, good=good)):
+        refusals = decided.refused if decided.must else left
+        return dataclasses.replace(decided, refused=refusals, may=may, cut=(*decided.cut, *left))
+    return _rejected(steps, left, may, name, mine)
+
+
+def _on_trial(
+    steps: list[World], name: str, mine: Upgrade, writes: Sequence[tuple[str, str]], *, good: bool
+) -> Expected | None:
+    """Return what follows when the new version is accepted; None when it is rejected."""
+    to, run_id = mine.to, mine.run_id
+    tried = steps[-1].jobs[to].runs.get(run_id)
+    if tried is None or not (tried.rewound or tried.ends is not None):
+        steps += _tried(steps[-1], mine, writes)
         if run_id not in steps[-1].jobs[to].runs:  # such as while a restore there is open
             return Expected((), tuple(steps), must=frozenset({Reason.OPEN}), cut=tuple(steps))
-        if good and not has_ended:
+        if good:
             ended = steps[-1].with_run(to, run_id, ends=_ends(steps[-1], to))
             steps.append(_step(steps[-1], name, Step.ACCEPTED))
             after = _step(ended, name, Step.ACCEPTED)
-            return Expected((after,), left, may=may, cut=(*steps, *left))
-        steps.append(_step(steps[-1], name, Step.REJECTED))
-    return _rejected(steps, left, may, name, mine)
+            return Expected((after,), tuple(steps), cut=tuple(steps))
+    steps.append(_step(steps[-1], name, Step.REJECTED))
+    return None
 
 
 def _why_refused(world: World, name: str, to: str) -> Reason | None:
