@@ -444,12 +444,10 @@ class Walk:
         self, job: RealJob, run_id: str, sparks: dict[str, CheckpointBuilder], lease: Lease
     ) -> None:
         final = a_final(run_id, outcome=SUSPENDED)
+        lasts = {q: spark.logs.position().last_commit for q, spark in sparks.items()}
         queries = {
-            q: {
-                **final.queries["q"],
-                "batch_id": last if (last := s.logs.position().last_commit) >= 0 else None,
-            }
-            for q, s in sparks.items()
+            q: dataclasses.replace(final.queries["q"], batch_id=last if last >= 0 else None)
+            for q, last in lasts.items()
         }
         final = dataclasses.replace(final, queries=queries)
         lease.seal(final)
