@@ -24,21 +24,28 @@ class DeletedRows(NamedTuple):
     length: int
     bits: bytes
 
-    def kept(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        """Return the rows of a batch that are left.
-
-        Args:
-            batch: rows of the file.
-            first: the number in the file of the batch's first row.
-        """
+    def unpacked(self) -> pa.BooleanArray:
+        """Return a flag for each row of the file: whether it is deleted."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         buffer = pa.py_buffer(zlib.decompress(self.bits))
-        known = pa.BooleanArray.from_buffers(pa.bool_(), self.length, [None, buffer])
-        deleted = known.slice(min(first, self.length), batch.num_rows)
-        rest = pa.repeat(pa.scalar(value=False), batch.num_rows - len(deleted))
-        return batch.take(pc.indices_nonzero(pc.invert(pa.concat_arrays([deleted, rest]))))
+        return pa.BooleanArray.from_buffers(pa.bool_(), self.length, [None, buffer])
+
+
+def kept(batch: pa.RecordBatch, deleted: pa.BooleanArray, first: int) -> pa.RecordBatch:
+    """Return the rows of a batch that are left.
+
+    Args:
+        batch: rows of a file.
+        deleted: see :meth:`DeletedRows.unpacked`.
+        first: the number in the file of the batch's first row.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    flags = deleted.slice(min(first, len(deleted)), batch.num_rows)
+    rest = pa.repeat(pa.scalar(value=False), batch.num_rows - len(flags))
+    return batch.take(pc.indices_nonzero(pc.invert(pa.concat_arrays([flags, rest]))))
 
 
 def deleted_rows(table: DeltaTable) -> dict[str, DeletedRows]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.extensions.delta.deleted_rows import kept
 from airflow_provider.extensions.delta.stored_columns import (
     has_id,
     knows_names,
@@ -121,11 +122,12 @@ def _read(table: TableLog, part: FilePart, target: pa.Schema) -> Iterator[pa.Rec
                 raise ConfigError(f"{where} is no change data file: it has no {CHANGE_TYPE}")
             names = _names_read(stored, target, file, where)
             rows = _rows_of_a_batch(parquet.metadata)
+            deleted = file.deleted.unpacked() if file.deleted is not None else None
             for row, groups in _row_groups_of(parquet.metadata, part):
                 first = row
                 for batch in parquet.iter_batches(rows, row_groups=groups, columns=names):
                     found = conformed(batch, target, file, where)
-                    yield found if file.deleted is None else file.deleted.kept(found, first)
+                    yield found if deleted is None else kept(found, deleted, first)
                     first += batch.num_rows
     except FileNotFoundError:
         raise LostInputError(
