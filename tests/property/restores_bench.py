@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
-from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.driver import restore_job as commands
 from airflow_provider.runtime.errors import (
@@ -32,8 +31,9 @@ from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.rewind import put_rewound
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder
 from tests.dying import DeathError
+from tests.property.epoch_sink import EpochSink
 from tests.property.restores_worlds import QUERIES
-from tests.unit.support import NEVER_S, FakeClock, FakeSink, take_lease
+from tests.unit.support import NEVER_S, FakeClock, take_lease
 
 FIRST = Topology(("events",), ())
 FAST = Path("/dev/shm")  # noqa: S108 - a folder in memory, where there is one
@@ -44,37 +44,6 @@ class Clock(FakeClock):
 
     def sleep(self, seconds: float) -> None:
         super().sleep(max(seconds, 5.0))
-
-
-class Sink(FakeSink):
-    """A sink that has the rows of each query id and attempt apart, as folders have."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.kept: dict[str, str] = {}
-
-    def recover(self, query_id: str, is_garbage: Any, fence: Fence) -> None:
-        for key in [key for key in self.staged if key.startswith(query_id)]:
-            epoch, token = key.removeprefix(query_id).split("/")[1:]
-            if is_garbage(int(epoch), int(token)):
-                del self.staged[key]
-
-    def stage(self, df: Any, epoch: EpochId) -> Staged:
-        key = f"{epoch.query_id}/{epoch.epoch}/{epoch.token}"
-        self.staged[key] = list(df.rows)
-        return Staged({"key": key}, len(df.rows))
-
-    def commit(self, committable: Committable, fence: Fence) -> None:
-        fence.check()
-        rows = self.staged.pop(committable.data["key"], None)
-        if rows is not None:
-            self.kept[committable.data["key"]] = rows[0]
-
-    def revert(self, committables: Any, fence: Fence) -> None:
-        for committable in committables:
-            fence.check()
-            self.staged.pop(committable.data["key"], None)
-            self.kept.pop(committable.data["key"], None)
 
 
 class Faults:
@@ -149,7 +118,7 @@ class RealJob:
     name: str
     output: str
     directory: JobDirectory
-    sinks: dict[str, Sink]
+    sinks: dict[str, EpochSink]
     declared: dict[str, Topology] = dataclasses.field(default_factory=dict)
 
     @property

@@ -57,7 +57,8 @@ from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_final, a_run
 from tests.dying import DeathError
 from tests.property import restores_model as model
-from tests.property.restores_bench import FAST, FIRST, Clock, Faults, RealJob, Sink, SmallUpgrade
+from tests.property.epoch_sink import EpochSink
+from tests.property.restores_bench import FAST, FIRST, Clock, Faults, RealJob, SmallUpgrade
 from tests.property.restores_seen import (
     Seen,
     SeenJob,
@@ -150,7 +151,7 @@ class Walk:
             patch.setattr(LocalStorage, write, self._faults.around(getattr(LocalStorage, write)))
 
     def _add(self, name: str, output: str) -> None:
-        sinks = {q: Sink(f"{output}/{q}") for q in QUERIES}
+        sinks = {q: EpochSink(f"{output}/{q}") for q in QUERIES}
         for other in self._jobs.values():
             sinks = other.sinks if other.output == output else sinks
         directory = JobDirectory(LocalStorage(str(self._root / name)))
@@ -266,7 +267,8 @@ class Walk:
             (job.output, q, row)
             for job in {job.output: job for job in self._jobs.values()}.values()
             for q in QUERIES
-            for row in job.sinks[q].kept.values()
+            for rows in job.sinks[q].kept.values()
+            for row in rows
         )
         if twice := [row for row, count in rows.items() if count > 1]:
             raise FindingError([*self.told, f"twice: {twice}"], "twice")

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, Staged
 from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.records import put_run_record
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
@@ -40,8 +39,9 @@ from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_run
 from tests.dying import DeathError, failing_after
+from tests.property.epoch_sink import EpochSink
 from tests.property.turns import Actor, Died, ScriptThread, step_by_step
-from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted
+from tests.unit.support import EpochBench, FakeClock, FakeFrame, counted
 
 pytestmark = pytest.mark.slow
 
@@ -49,42 +49,11 @@ STEPS = 40
 ALL = 10_000
 
 
-class Sink(FakeSink):
-    """A sink that has the rows of each query id and attempt apart, as folders have."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.kept: dict[str, list[str]] = {}
-
-    def recover(self, query_id: str, is_garbage: Any, fence: Fence) -> None:
-        for key in [key for key in self.staged if key.startswith(query_id)]:
-            epoch, token = key.removeprefix(query_id).split("/")[1:]
-            if is_garbage(int(epoch), int(token)):
-                del self.staged[key]
-
-    def stage(self, df: Any, epoch: EpochId) -> Staged:
-        key = f"{epoch.query_id}/{epoch.epoch}/{epoch.token}"
-        self.staged[key] = list(df.rows)
-        return Staged({"key": key}, len(df.rows))
-
-    def commit(self, committable: Committable, fence: Fence) -> None:
-        fence.check()
-        rows = self.staged.pop(committable.data["key"], None)
-        if rows is not None:
-            self.kept[committable.data["key"]] = rows
-
-    def revert(self, committables: Any, fence: Fence) -> None:
-        for committable in committables:
-            fence.check()
-            for rows in (self.staged, self.kept):
-                rows.pop(committable.data["key"], None)
-
-
 class Query:
     """A query; what its state has read is the number of a history, in Spark's offsets."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.sink, self.native = name, Sink(name), None
+        self.name, self.sink, self.native = name, EpochSink(name), None
         self.sinks = [self.sink]
         self._histories: list[tuple[str, ...]] = [()]
         self._begun: dict[str | None, tuple[str, ...]] = {}

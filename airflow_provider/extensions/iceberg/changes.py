@@ -44,12 +44,13 @@ class Change:
             added_files=sum(m.added_files_count or 0 for m in data),
             added_rows=sum(m.added_rows_count or 0 for m in data),
             removed_files=max(
-                sum(m.deleted_files_count or 0 for m in data), _told(snapshot, "deleted-data-files")
+                sum(m.deleted_files_count or 0 for m in data),
+                _count_in_summary(snapshot, "deleted-data-files"),
             ),
             removed_rows=sum(m.deleted_rows_count or 0 for m in data),
             added_delete_files=max(
                 sum(m.added_files_count or 0 for m in deletes),
-                _told(snapshot, "added-delete-files"),
+                _count_in_summary(snapshot, "added-delete-files"),
             ),
         )
 
@@ -102,10 +103,10 @@ def _check_compaction(snapshot: Snapshot, change: Change, options: TableOptions)
 def _deleted_before(snapshot: Snapshot) -> int:
     """Return how many rows a compaction may leave out: those that were deleted by position."""
     keys = ("total-position-deletes", "removed-position-deletes")
-    return sum(_told(snapshot, key) for key in keys)
+    return sum(_count_in_summary(snapshot, key) for key in keys)
 
 
-def _told(snapshot: Snapshot, key: str) -> int:
+def _count_in_summary(snapshot: Snapshot, key: str) -> int:
     """Return a count of a snapshot's summary; 0 without it."""
     text = (snapshot.summary.additional_properties.get(key) if snapshot.summary else None) or "0"
     return int(text) if text.isdecimal() else 0

@@ -206,8 +206,8 @@ def _read_submission(run: RunDirectory, submission: SubmissionRecord) -> dict[st
     is_local = submission.launcher is None
     launch = run.launch_of(driver_id) if submission.is_remote or not is_local else None
     ended = end if end is not None and end.status().is_over else None
-    # Only the process of spark-submit has a log here: of another end the cluster has told.
-    told = ended if ended is not None and not ended.last_lines else launch
+    # An end without a log is not the process's: then the cluster's answer counts.
+    answered = ended if ended is not None and not ended.last_lines else launch
     is_given = end is not None and ended is None and end.exit_code is not None
     is_gone = process is not None and (process.is_revoked or process.identity.is_gone())
     return {
@@ -218,7 +218,7 @@ def _read_submission(run: RunDirectory, submission: SubmissionRecord) -> dict[st
         or (process is not None and not process.is_revoked),
         "submission_lost": end is not None and end.waited_s is not None,
         "handle": launch.handle() if launch is not None else None,
-        "launch": told.status() if launch is not None and told is not None else None,
+        "launch": answered.status() if launch is not None and answered is not None else None,
         "host": process.identity.host if process is not None else "",
         "waits_for": process.waits_for if process is not None else "",
         "is_driver_gone": process is not None and process.driver_is_gone,
