@@ -31,7 +31,7 @@ from airflow_provider.runtime.observe.health import age_s, driver_trouble
 from airflow_provider.runtime.observe.samples import committed_at, largest_backlog, restart_count
 from airflow_provider.runtime.observe.snapshot import read_histories
 from airflow_provider.runtime.observe.state import IN_AIRFLOW, RunState
-from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
+from airflow_provider.runtime.savepoints.restores import what_is_unfinished
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -39,7 +39,7 @@ from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.observe.state import RunState
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import a_final, a_run, a_submission, an_exit
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger

@@ -41,7 +41,7 @@ from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, RunOwnerRecord
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.storage.open import StoreCredentials, using
 from airflow_provider.runtime.testing.job_directories import a_run, an_attempt, rewind_run
 from airflow_provider.slices import Slice

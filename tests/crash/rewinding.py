@@ -19,7 +19,7 @@ from typing import Any
 from airflow_provider.extensions.postgres.sink import postgres
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RunRecord
-from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
+from airflow_provider.runtime.savepoints.restores import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,

@@ -32,7 +32,7 @@ STEPS = (
     *("recover.planned", "recover.published", "recover.cleaned", "final.sealed", "final.put"),
     *("{kind}.committing", "{kind}.committed:2"),
 )
-DRAINING = ("drain.planned", "drain.ended", "final.finished")
+DRAINING = ("final.finished", "drain.planned", "drain.ended")
 
 
 class Chain:

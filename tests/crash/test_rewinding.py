@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from scripts.crash_table import sentences
 from tests.crash.rewinding import Job, rows_of
 from tests.pairwise import mark_whole

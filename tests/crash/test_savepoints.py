@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, verify_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.retention import collect_garbage
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import QUERY_ID

@@ -24,11 +24,12 @@ from airflow_provider.runtime.errors import LeaseLostError, SparkStreamError
 from airflow_provider.runtime.jobdir.journal import FOLDER, Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
-from airflow_provider.runtime.savepoints import restore_log
+from airflow_provider.runtime.savepoints import relocation, restores
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.property.turns import Actor, Died, ScriptThread, TurnedStorage
@@ -145,7 +146,7 @@ class World:
         name, run_id = SAVEPOINTS[0 if self.all_restore else number % 2], f"r{number}"
         savepoint = open_savepoint(f"{self.root}/job/savepoints/{name}")
         with self._lease(directory, clock, number) as lease:
-            restore_log.relocate(directory, lease, clock, ["q"])
+            relocation.relocate(directory, lease, clock, ["q"])
             settings = RestoreSettings(savepoint, {"q": "q"}, rewinds=[run_id], supersedes=True)
             output = SimpleNamespace(name="q", sinks=[self.sink], native=None)
             Restore(directory, lease, clock, [output]).run(settings)
@@ -154,14 +155,14 @@ class World:
 
     def rewind(self, directory: JobDirectory, clock: FakeClock, number: int) -> None:
         with self._lease(directory, clock, number) as lease:
-            restore_log.relocate(directory, lease, clock, ["q"])
+            relocation.relocate(directory, lease, clock, ["q"])
             Restores(directory).begin(lease, NOW, rewinds=[f"r{number}"], by="rewind")
             self.rewound.append(f"r{number}")
         self.released.add(number)
 
     def drive(self, directory: JobDirectory, clock: FakeClock, number: int) -> None:
         with self._lease(directory, clock, number) as lease:
-            restore_log.relocate(directory, lease, clock, ["q"])
+            relocation.relocate(directory, lease, clock, ["q"])
             check_no_open_restore(directory)
             Restores(directory).remove_left()
             location, restored = directory.checkpoint("q"), Restores(directory).last()
@@ -273,11 +274,12 @@ def _numbers_are_replaced(patch: pytest.MonkeyPatch) -> None:
         record.put(job, f"{FOLDER}/{record.number}.{record.step}.json")
         return True
 
-    patch.setattr(restore_log, "put_operation", put)
+    for module in (relocation, restores):
+        patch.setattr(module, "put_operation", put)
 
 
 def _nobody_relocates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(restore_log, "relocate", lambda *_: None)
+    patch.setattr(relocation, "relocate", lambda *_: None)
 
 
 def _restores_go_on_under_their_number(patch: pytest.MonkeyPatch) -> None:

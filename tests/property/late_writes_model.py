@@ -33,8 +33,8 @@ from airflow_provider.runtime.errors import CheckpointError, LeaseLostError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.savepoints import restore_log as relocation
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints import relocation
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import FakeClock, FakeFrame, HandStagedFiles, counted, take_lease

@@ -26,13 +26,10 @@ import pytest
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.driver import restore_job as commands
-from airflow_provider.runtime.driver.initial_state import (
-    StartingPoint,
-    TakeOver,
-    checkpoints_to_take_over,
-)
+from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.open_queries import save_start
 from airflow_provider.runtime.driver.records import put_run_record
+from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     SparkStreamError,
@@ -48,7 +45,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     active_upgrade,
     upgrade_id,
 )
-from airflow_provider.runtime.savepoints import record, restore_log, retention, take
+from airflow_provider.runtime.savepoints import record, relocation, restores, retention, take
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
@@ -275,7 +272,7 @@ class Walk:
         return Seen(
             {
                 name: SeenJob(
-                    restore_log.what_is_unfinished(job.directory) is not None,
+                    restores.what_is_unfinished(job.directory) is not None,
                     {q: self._state(job, q) for q in QUERIES},
                     self._runs(job),
                     frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
@@ -355,7 +352,7 @@ class Walk:
         driver = f"d{next(self._numbers)}"
         lease = take_lease(directory.storage, clock, run_id=run_id, driver_id=driver, timeout_s=0.1)
         with lease:
-            restore_log.relocate(directory, lease, clock, QUERIES)
+            relocation.relocate(directory, lease, clock, QUERIES)
             check_preconditions(directory, run_id)
             start.check()
             start.restore(lease, clock)
@@ -418,8 +415,8 @@ class Walk:
         with take_lease(
             directory.storage, self.clock, run_id=name, driver_id=name, timeout_s=0.1
         ) as lease:
-            restore_log.relocate(directory, lease, self.clock)
-            restore_log.check_no_open_restore(directory)
+            relocation.relocate(directory, lease, self.clock)
+            restores.check_no_open_restore(directory)
             self._recovered(job, name, lease)
 
     def _write(

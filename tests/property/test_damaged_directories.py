@@ -52,7 +52,7 @@ from airflow_provider.runtime.observe.completeness import describe_running
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.observe.observer import RunWatcher
 from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
-from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
+from airflow_provider.runtime.savepoints.restores import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.spark import session
 from airflow_provider.runtime.storage.local import LocalStorage

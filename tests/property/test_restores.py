@@ -23,12 +23,10 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    check_no_open_restore,
-    relocate,
-)
+from airflow_provider.runtime.savepoints.relocation import relocate
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.rewind import (
     begin_rewindable,

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.driver import initial_state, restore_job
-from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver import beginning, restore_job, take_over
+from airflow_provider.runtime.driver.beginning import Asked, PastBeginnings
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import later_runs, preconditions, upgrade_record
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.journal import OperationRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoints import checkpoint_claim, restore_log, retention
+from airflow_provider.runtime.savepoints import checkpoint_claim, history, retention
 from airflow_provider.runtime.savepoints.catalog import Savepoint
-from airflow_provider.runtime.savepoints.restore_log import Restores, is_of, open_restore
+from airflow_provider.runtime.savepoints.history import JobHistory, QueryHistory
+from airflow_provider.runtime.savepoints.restores import is_of
 from tests.property import restores_walk
 from tests.property.restores_walk import search
 from tests.property.restores_worlds import Reason
@@ -31,18 +33,15 @@ Patch = pytest.MonkeyPatch
 def _judged_by(patch: Patch, is_other: Callable[[int, int, bool], bool]) -> None:
     """Let a foreign savepoint be judged by the first epoch of a copy, its own, and if it began it."""
 
-    def why(directory: JobDirectory, name: str, epoch: int, savepoint: Savepoint) -> str:
-        storage = directory.committables(name)
-        ids = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
-        standing = [each[0] for records in ids if (each := records.active_epochs_after(-1))]
-        begun = min((records.copied() for records in ids if records.has_own()), default=-1)
-        starts = Restores(directory).starts()
-        is_start = begun == epoch and any(is_of(start, savepoint) for start in starts)
+    def why(jobs: JobHistory, query: QueryHistory, epoch: int, savepoint: Savepoint) -> str:
+        standing = [at for each in query.written if (at := each.first_after(-1)) is not None]
+        begun = min((each.copied for each in query.written if each.has_own), default=-1)
+        is_start = begun == epoch and any(is_of(start, savepoint) for start in jobs.starts)
         if min(standing, default=epoch + 1) <= epoch or is_other(begun, epoch, is_start):
             return "has written rows that are of another job directory"
         return ""
 
-    patch.setattr(restore_log, "_why_foreign", why)
+    patch.setattr(history, "_why_foreign", why)
 
 
 def asks_only_for_rows_of_the_same_numbers(patch: Patch) -> None:
@@ -60,42 +59,27 @@ def asks_only_for_copies(patch: Patch) -> None:
     _judged_by(patch, lambda begun, _, is_start: begun >= 0 and not is_start)
 
 
-def _reverted_by(
-    patch: Patch, ids_of: Callable[[list[str], OperationRecord, str], list[str]], *, all_wait: bool
-) -> None:
-    def why(
-        directory: JobDirectory, name: str, epoch: int, changes: Iterable[OperationRecord]
-    ) -> str:
-        back = next((each for each in changes if each.plan.queries[name]["batch"] < epoch), None)
-        if back is None:
-            return ""
-        storage = directory.committables(name)
-        for query_id in ids_of(query_ids(storage), back, name):
-            records = EpochRecords(storage, query_id)
-            if back.is_open and (all_wait or back.plan.reverts):
-                standing = records.active_epochs_after(back.plan.queries[name]["batch"])
-                if standing and standing[0] <= epoch:
-                    raise open_restore(directory, back)
-            taken = records.find().reverted_from
-            if taken is not None and taken <= epoch and records.has_own():
-                return f"was set back since then, by operation {back.number}"
-        return ""
-
-    patch.setattr(restore_log, "_why_reverted", why)
-
-
 def asks_only_the_id_that_was_replaced(patch: Patch) -> None:
     """Before d7c8ac58: rows of an earlier id that were reverted were not missed."""
-    _reverted_by(
-        patch,
-        lambda ids, back, name: [i for i in ids if i == back.plan.queries[name]["replaces"]],
-        all_wait=False,
-    )
+    real = history._why_reverted
+
+    def why(query: QueryHistory, epoch: int, back: OperationRecord | None) -> str:
+        replaced = [each["replaces"] for each in back.plan.queries.values()] if back else []
+        written = [each for each in query.written if each.query_id in replaced]
+        return real(dataclasses.replace(query, written=written), epoch, back)
+
+    patch.setattr(history, "_why_reverted", why)
 
 
 def lets_no_restore_follow_a_start_over(patch: Patch) -> None:
     """Before c168b56d: a start-over that was cut short gave way to none."""
-    _reverted_by(patch, lambda ids, *_: ids, all_wait=True)
+    real = history._may_be_reverted
+
+    def may_be(query: QueryHistory, name: str, epoch: int, back: OperationRecord) -> bool:
+        plan = dataclasses.replace(back.plan, reverts=True)
+        return real(query, name, epoch, dataclasses.replace(back, restore=plan))
+
+    patch.setattr(history, "_may_be_reverted", may_be)
 
 
 def pins_for_no_job(patch: Patch) -> None:
@@ -106,7 +90,7 @@ def pins_for_no_job(patch: Patch) -> None:
 
 def looks_only_before_the_lease(patch: Patch) -> None:
     """Before 412faddc: another restore that ended in between was not seen."""
-    real, check = restore_job._leased, restore_log.check_same_history
+    real, check = restore_job._leased, history.check_same_history
     held: list[object] = []
 
     @contextlib.contextmanager
@@ -136,24 +120,23 @@ def lets_others_into_a_version_on_trial(patch: Patch) -> None:
 def forgets_with_what_a_job_began(patch: Patch) -> None:
     """Before e31e0eae: after a person's restore the job's task did not go on."""
 
-    def has_begun(start: StartingPoint) -> bool:
-        restores = Restores(start._directory)
-        last = restores.start()
-        if restores.last() != last:
-            start._check_open()
-        if last is not None and start._is_of(last):
+    def has_begun(past: PastBeginnings, asked: Asked) -> bool:
+        last = next(iter(past.starts), None)
+        if past.last != last:
+            beginning._check_open(past, asked)
+        if last is not None and beginning._is_of(last, asked):
             return not last.is_open
         if last is not None:
             raise ConfigError(f"the job was set to {last.plan.savepoint} before")
-        return bool(start._directory.query_names())
+        return past.begun is not None
 
-    patch.setattr(StartingPoint, "_has_begun", has_begun)
+    patch.setattr(beginning, "_has_begun", has_begun)
 
 
 def claims_no_checkpoint(patch: Patch) -> None:
     """Before e0ea1ccb: two jobs took one checkpoint over."""
-    patch.setattr(initial_state, "check_claim", lambda *_: None)
-    patch.setattr(initial_state, "claim_checkpoint", lambda *_: None)
+    patch.setattr(take_over, "check_claim", lambda *_: None)
+    patch.setattr(take_over, "claim_checkpoint", lambda *_: None)
 
 
 def removes_what_an_upgrade_needs(patch: Patch) -> None:
@@ -192,7 +175,7 @@ def gives_a_claim_up_for_an_outage(patch: Patch) -> None:
         with contextlib.suppress(OSError):
             real(*args)
 
-    patch.setattr(initial_state, "claim_checkpoint", claim)
+    patch.setattr(take_over, "claim_checkpoint", claim)
 
 
 MUTANTS: tuple[Callable[[Patch], None], ...] = (

@@ -41,7 +41,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import active_directory, new
 from airflow_provider.runtime.observe.health import Limits
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import ORIGINS
-from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
+from airflow_provider.runtime.savepoints.restores import what_is_unfinished
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage

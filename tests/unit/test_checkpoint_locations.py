@@ -25,16 +25,13 @@ from airflow_provider.runtime.jobdir.checkpoint_locations import left_locations
 from airflow_provider.runtime.jobdir.journal import Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.savepoints import restore
-from airflow_provider.runtime.savepoints import restore_log as relocation
+from airflow_provider.runtime.savepoints import checkpoint_copies, restore
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    check_no_open_restore,
-    relocate,
-)
+from airflow_provider.runtime.savepoints.relocation import relocate
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
@@ -382,7 +379,7 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
             restore_job(job.storage.url, savepoint.url, clock=job.clock)
         copy_files(source, target, files)
 
-    monkeypatch.setattr(relocation, "copy_files", copy)
+    monkeypatch.setattr(checkpoint_copies, "copy_files", copy)
     with pytest.raises(SavepointError, match="checkpoints were replaced meanwhile"):
         save(job, "s2")
     assert not job.storage.exists("savepoints/s2")
@@ -401,7 +398,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
         job.spark.plan(1, watermark_ms=5)
         copy_files(source, target, names[2:])
 
-    monkeypatch.setattr(relocation, "copy_files", copy)
+    monkeypatch.setattr(checkpoint_copies, "copy_files", copy)
     saved = open_savepoint(save(job).url)
     copied = CheckpointBuilder(job.spark.root.parents[2] / "savepoints/s1/queries/q")
     assert other == saved.record.queries["q"].query_id == copied.logs.query_id()

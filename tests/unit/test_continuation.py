@@ -37,8 +37,9 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.savepoints import retention as retention_module
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import Restores, why_awaited
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, why_awaited
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint

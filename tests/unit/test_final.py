@@ -15,7 +15,8 @@ from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, JobDirectoryBuilder, a_final
 from tests.unit.support import FakeClock

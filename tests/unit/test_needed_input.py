@@ -28,7 +28,7 @@ from airflow_provider.runtime.savepoints.needed_input import (
     missing_files,
 )
 from airflow_provider.runtime.savepoints.read_files import START, ReadFiles, read_files
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.files import FilesSink

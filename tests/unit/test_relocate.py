@@ -10,8 +10,9 @@ from airflow_provider.runtime.errors import LeaseLostError, MissingStateError
 from airflow_provider.runtime.jobdir.checkpoint_locations import locations, next_number
 from airflow_provider.runtime.jobdir.journal import draft
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoints import restore_log as relocation
-from airflow_provider.runtime.savepoints.restore_log import Restores, relocate
+from airflow_provider.runtime.savepoints import checkpoint_copies, relocation
+from airflow_provider.runtime.savepoints.relocation import relocate
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from tests.dying import dies_at
@@ -155,7 +156,7 @@ def test_a_batch_that_spark_removes_meanwhile_gives_way_to_a_newer_one(job, monk
                 (before.root / path).unlink()
         return copy_files(source, target, files)
 
-    monkeypatch.setattr(relocation, "copy_files", copy)
+    monkeypatch.setattr(checkpoint_copies, "copy_files", copy)
     job.lease()
     relocated(job)
     assert 3 == job.spark.logs.position().last_commit

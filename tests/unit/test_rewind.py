@@ -32,8 +32,9 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import SavepointClaimRecord
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,

@@ -11,13 +11,13 @@ import pytest
 from airflow_provider.runtime import files, for_each_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.driver.initial_state import TakeOver, checkpoints_to_take_over
+from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.identity import begin_identity, identity_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.taken_checkpoints import check_taken_once
 from airflow_provider.runtime.savepoints.checkpoint_claim import TakeOverRecord, claim_checkpoint
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder
 from tests.present import present
@@ -180,7 +180,7 @@ def test_a_job_that_has_died_behind_its_claim_takes_over(directory, plain, monke
     """The claim is that of its directory, so the next attempt of the job finds it and copies."""
     query: Any = Query("out", str(plain.root))
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider.runtime.driver.initial_state.take_savepoint", _die)
+        patch.setattr("airflow_provider.runtime.driver.take_over.take_savepoint", _die)
         with pytest.raises(OSError, match="power"):
             restore(directory, query)
 

@@ -29,7 +29,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     verify_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
@@ -191,7 +191,7 @@ def test_a_batch_in_flight_is_waited_for_no_longer_than_that(job, tmp_path):
 @pytest.mark.slow
 def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """When files are gone that were there a moment ago, a newer batch is taken."""
-    from airflow_provider.runtime.savepoints import restore_log as relocation
+    from airflow_provider.runtime.savepoints import checkpoint_copies
 
     calls: list[str] = []
 
@@ -203,7 +203,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
                 (job.spark.root / path).unlink()
         return copy_files(source, target, names)
 
-    monkeypatch.setattr(relocation, "copy_files", slow_copy)
+    monkeypatch.setattr(checkpoint_copies, "copy_files", slow_copy)
 
     savepoint = take(job)
 
@@ -216,7 +216,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
 
 def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeypatch):
     """When the batch can be had without what is gone, that batch is taken, from a newer listing."""
-    from airflow_provider.runtime.savepoints import restore_log as relocation
+    from airflow_provider.runtime.savepoints import checkpoint_copies
 
     calls: list[str] = []
 
@@ -225,7 +225,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
         (job.spark.root / "sources/0/0").unlink(missing_ok=True)
         return copy_files(source, target, names)
 
-    monkeypatch.setattr(relocation, "copy_files", slow_copy)
+    monkeypatch.setattr(checkpoint_copies, "copy_files", slow_copy)
 
     savepoint = take(job)
 

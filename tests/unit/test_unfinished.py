@@ -13,8 +13,9 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import Restores, what_is_unfinished
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, what_is_unfinished
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.dying import dies_at

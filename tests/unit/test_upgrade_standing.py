@@ -31,7 +31,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_id,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.testing.job_directories import NOW, JobDirectoryBuilder, a_run

@@ -67,7 +67,8 @@ from airflow_provider.runtime.savepoints.record import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
 from airflow_provider.runtime.savepoints.retention import pinned_savepoint
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.spark.session import using_spark

@@ -26,7 +26,7 @@ from airflow_provider.runtime.savepoints.catalog import (
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.record import ORIGINS
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.take import ALIGNED_TIMEOUT_S, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -44,7 +44,7 @@ from airflow_provider.runtime.observe.state import (
     launch_line,
     run_condition,
 )
-from airflow_provider.runtime.savepoints.restore_log import what_is_unfinished
+from airflow_provider.runtime.savepoints.restores import what_is_unfinished
 from airflow_provider.runtime.storage.documents import Document
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from airflow_provider.runtime.base.clock import Clock, Due, to_iso
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.driver import records
 from airflow_provider.runtime.driver.failures import ErrorLog, Restarter
-from airflow_provider.runtime.driver.initial_state import starting_point
 from airflow_provider.runtime.driver.lifecycle import Lifecycle, events
 from airflow_provider.runtime.driver.open_queries import (
     QueryOpener,
@@ -25,6 +24,7 @@ from airflow_provider.runtime.driver.open_queries import (
 )
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
+from airflow_provider.runtime.driver.take_over import starting_point
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
@@ -49,7 +49,7 @@ from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import bind, ending_alone
 from airflow_provider.runtime.queries.running import Query, Stream, give_up_open, publish
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import relocate
+from airflow_provider.runtime.savepoints.relocation import relocate
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.spark.session import check_spark, jvm_pid
 from airflow_provider.runtime.spark.spark_log import SparkLog

@@ -22,7 +22,7 @@ from airflow_provider.runtime.queries.cleaned_sources import (
     check_read_once,
 )
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
+from airflow_provider.runtime.savepoints.restores import is_begun_from_savepoint
 from airflow_provider.runtime.spark.defaults import configured
 from airflow_provider.runtime.spark.installation import is_submitted
 from airflow_provider.runtime.spark.spark_log import check_event_log

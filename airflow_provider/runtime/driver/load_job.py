@@ -54,7 +54,7 @@ from airflow_provider.runtime.queries.file_listing import check_lists_once
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import bind, check_sources, ending_alone, upstream_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
+from airflow_provider.runtime.savepoints.restores import is_begun_from_savepoint
 from airflow_provider.runtime.spark.options import check_session
 from airflow_provider.runtime.spark.session import choose_maintenance, job_session
 from airflow_provider.runtime.spark.session_rows import SessionRows

@@ -36,15 +36,13 @@ from airflow_provider.runtime.savepoints.catalog import (
     check_restorable,
     open_savepoint,
 )
+from airflow_provider.runtime.savepoints.history import check_same_history
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.restore import CLAIM_MODES, Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    check_no_open_restore,
-    check_same_history,
-    relocate,
-)
+from airflow_provider.runtime.savepoints.relocation import relocate
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import CLAIM_MODES, RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoints.retention import (
     collect_leftover,
     dispose,

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.base.clock import Clock, SystemClock, utc_text
 from airflow_provider.runtime.base.extensions import PROGRAMS, load_known
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
-from airflow_provider.runtime.driver.initial_state import starting_point
 from airflow_provider.runtime.driver.job_checks import check_kept_secret
 from airflow_provider.runtime.driver.load_job import check_before_cleanup, endless_lines, load_job
 from airflow_provider.runtime.driver.open_queries import check_begin
 from airflow_provider.runtime.driver.records import run_record
+from airflow_provider.runtime.driver.take_over import starting_point
 from airflow_provider.runtime.entry_point import form_of, is_program, load_before_spark
 from airflow_provider.runtime.errors.fixes import addressing, words
 from airflow_provider.runtime.jobdir.layout import neighbour_lines, open_job_directory
@@ -29,7 +29,7 @@ from airflow_provider.runtime.jobdir.runs import (
     with_stored_options,
 )
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import is_begun_from_savepoint
+from airflow_provider.runtime.savepoints.restores import is_begun_from_savepoint
 from airflow_provider.runtime.savepoints.rewind import check_start
 from airflow_provider.runtime.spark.defaults import check_master_and_heap, check_names
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted

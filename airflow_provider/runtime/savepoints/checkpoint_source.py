@@ -25,7 +25,7 @@ from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.pinned_settings import read_pins
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
 from airflow_provider.runtime.jobdir.runs import newest_run
-from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

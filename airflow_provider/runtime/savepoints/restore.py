@@ -28,7 +28,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base import failpoints
@@ -38,7 +37,6 @@ from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import (
     ConfigError,
 )
-from airflow_provider.runtime.errors.fixes import RESTORE_ELSEWHERE
 from airflow_provider.runtime.jobdir.checkpoint_locations import location
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
@@ -47,7 +45,6 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_ended_sources,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
-from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
 from airflow_provider.runtime.jobdir.query_records import put_topology
 from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
@@ -57,15 +54,15 @@ from airflow_provider.runtime.savepoints.catalog import (
     partitions_of,
     saved_offsets,
 )
+from airflow_provider.runtime.savepoints.history import JobHistory, why_written_twice
 from airflow_provider.runtime.savepoints.needed_input import LISTED_HERE, InputCheck
 from airflow_provider.runtime.savepoints.record import without_checksums
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    is_of,
-    open_restore,
-    plan_reset,
-    savepoint_key,
+from airflow_provider.runtime.savepoints.restore_plan import (
+    RestoreSettings,
+    plan_again,
+    plan_restore,
 )
+from airflow_provider.runtime.savepoints.restores import Restores, is_of, open_restore
 from airflow_provider.runtime.sinks.revert import check_native, revert_after
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
@@ -76,44 +73,16 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
-    from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.sinks.revert import OutputOfQuery, Revert
 
 
 log = logging.getLogger(__name__)
 
-CLAIM_MODES: Final = ("no_claim", "claim")
 _METADATA: Final = "metadata"
 """Put last: a checkpoint without it is none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RestoreSettings:
-    """To what queries are to be set, and how.
-
-    Attributes:
-        savepoint: None for the job's very beginning.
-        names: for each query the savepoint's that it continues from, or "" for a reset.
-        claim_mode: ``no_claim``, or ``claim`` to let the job own the savepoint.
-        skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
-        partitions: spread the state over this number; None keeps the savepoint's number.
-        keep_outputs: leave the queries' output in place, though they are reset.
-        rewinds: the runs that no longer count.
-        by: what rewinds them; empty for the restore's number.
-        supersedes: replace an open restore of another savepoint, which may be gone.
-    """
-
-    savepoint: Savepoint | None
-    names: Mapping[str, str]
-    claim_mode: str = "no_claim"
-    skip_in_flight: bool = False
-    partitions: int | None = None
-    keep_outputs: bool = False
-    rewinds: Sequence[str] = ()
-    by: str = ""
-    supersedes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,26 +139,20 @@ class Restore:
         It refuses what :meth:`begin` refuses of the outputs and the input; nothing is written.
         """
         savepoint, directory = settings.savepoint, self.directory
-        saved = savepoint.record.queries if savepoint is not None else {}
-        url, taken = savepoint_key(savepoint)
-        plan = RestorePlan(
-            savepoint=url,
-            taken=taken,
-            queries={
-                name: plan_reset(directory, name)
-                if settings.keep_outputs
-                else _plan_query(directory, name, theirs, saved.get(theirs), before)
-                for name, theirs in settings.names.items()
-            },
-            claim_mode=settings.claim_mode,
+        history = JobHistory.read(directory, settings.names)
+        plan = plan_restore(
+            settings,
+            history,
+            committed={name: self._committed(name) for name in settings.names}
+            if settings.keep_outputs
+            else {},
             skipped=_skipped(savepoint, settings.names)
             if savepoint and settings.skip_in_flight
             else {},
-            partitions=settings.partitions,
-            keep_outputs=settings.keep_outputs,
+            before=before,
             reverts=bool(self.outputs),
         )
-        self._check_outputs(plan)
+        self._check_outputs(history, plan)
         self.input.check(
             directory,
             savepoint,
@@ -200,11 +163,12 @@ class Restore:
         )
         return plan
 
-    def _check_outputs(self, plan: RestorePlan) -> None:
+    def _committed(self, name: str) -> int:
+        return CheckpointLogs(self.directory.checkpoint(name)).position().last_commit
+
+    def _check_outputs(self, history: JobHistory, plan: RestorePlan) -> None:
         reverted = {query.name for query in self.outputs}
-        for name, query in plan.queries.items():
-            if name not in reverted and not plan.keep_outputs:
-                _check_nothing_after(self.directory, name, query["batch"])
+        _refuse(why_written_twice(history, plan, reverted))
         for output, epoch in self._reverted(plan):
             planned = CheckpointLogs(self.directory.checkpoint(output.name)).position().last_offsets
             check_native(output.native, planned=planned, epoch=epoch)
@@ -225,16 +189,10 @@ class Restore:
 
     def _renew(self, last: OperationRecord, ready: Collection[str] = ()) -> OperationRecord:
         """Begin it again under the next number; queries that are *ready* stay as they are."""
-        queries = {
-            name: query
-            if name in ready
-            else {**query, "query_id": query["query_id"] and str(uuid.uuid4())}
-            for name, query in last.plan.queries.items()
-        }
         return Restores(self.directory).begin(
             self.fence,
             to_iso(self.clock.now()),
-            dataclasses.replace(last.plan, queries=queries),
+            plan_again(last.plan, ready),
             rewinds=last.rewinds,
             by=last.by,
             kept={name: at for name, at in last.locations.items() if name in ready},
@@ -262,7 +220,7 @@ class Restore:
             self._check_same(operation, savepoint)
             plan = operation.plan
             if plan.partitions is not None and repartition is None:
-                raise open_restore(self.directory, operation)
+                raise open_restore(self.directory.url, operation)
             if operation.token != self.fence.token:
                 operation = self._renew(operation, self._ready(operation))
             self._revert(plan)
@@ -286,8 +244,7 @@ class Restore:
 
     def _revert(self, plan: RestorePlan) -> None:
         if plan.reverts and not self.outputs:
-            for name, query in plan.queries.items():
-                _check_nothing_after(self.directory, name, query["batch"])
+            _refuse(why_written_twice(JobHistory.read(self.directory, plan.queries), plan))
         for revert in self._reverts(plan):
             revert.revert()
 
@@ -331,36 +288,9 @@ def _check_spread(settings: RestoreSettings) -> None:
         )
 
 
-def _plan_query(
-    directory: JobDirectory,
-    name: str,
-    theirs: str,
-    query: QuerySavepoint | None,
-    before: RestorePlan | None,
-) -> dict[str, Any]:
-    replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
-    if replaces is None and before is not None:
-        replaces = before.queries.get(name, {}).get("replaces")
-    return {
-        "query_id": str(uuid.uuid4()) if query is not None else None,
-        "from": theirs,
-        "batch": query.epoch if query is not None else -1,
-        "replaces": replaces,
-    }
-
-
-def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None:
-    storage = directory.committables(name)
-    for query_id in query_ids(storage):
-        records = EpochRecords(storage, query_id)
-        after = records.active_epochs_after(batch)
-        if after:
-            raise ConfigError(
-                f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "
-                "after this savepoint; continuing from it would write their rows again. Revert "
-                "them in its sinks first ('spark-stream savepoint restore --revert'), which "
-                f"removes their rows, or {RESTORE_ELSEWHERE}"
-            )
+def _refuse(error: ConfigError | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -64,7 +64,7 @@ from airflow_provider.runtime.savepoints.record import (
     withdraw,
     working_under,
 )
-from airflow_provider.runtime.savepoints.restore_log import why_awaited
+from airflow_provider.runtime.savepoints.restores import why_awaited
 from airflow_provider.runtime.storage.file_tree import (
     files_under,
     folders_in,

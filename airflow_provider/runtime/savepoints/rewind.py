@@ -26,14 +26,12 @@ from airflow_provider.runtime.jobdir.later_runs import has_written, is_current, 
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.history import check_not_parted_in, check_same_history
 from airflow_provider.runtime.savepoints.needed_input import LISTED_HERE, InputCheck
 from airflow_provider.runtime.savepoints.record import REWIND, REWIND_PREFIX
-from airflow_provider.runtime.savepoints.restore import Restore, RestoreSettings
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    check_not_parted_in,
-    check_same_history,
-)
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.retention import (
     collect_leftover,
     dispose,

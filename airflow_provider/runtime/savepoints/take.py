@@ -25,6 +25,11 @@ from airflow_provider.runtime.errors import (
     refusing,
 )
 from airflow_provider.runtime.savepoints.catalog import VERIFIED_BYTES, Savepoint, find_damage
+from airflow_provider.runtime.savepoints.checkpoint_copies import (
+    copy_needed,
+    list_needed,
+    readdressed,
+)
 from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
@@ -41,11 +46,6 @@ from airflow_provider.runtime.savepoints.record import (
     withdraw,
     without_checksums,
     working_under,
-)
-from airflow_provider.runtime.savepoints.restore_log import (
-    copy_needed,
-    list_needed,
-    readdressed,
 )
 from airflow_provider.runtime.savepoints.retention import SharedFiles, shared_files_beside
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
