@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider.extensions.upgrades.upgrade_steps import UpgradeSteps
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.driver import restore_job as commands
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -214,4 +214,4 @@ class SmallUpgrade(UpgradeSteps):
                 if directory.run(self._id).record() is None:
                     put_rewound(directory, self._id, lease, self._clock, by="an upgrade")
                     return
-        commands.rewind_job(directory.url, self._id, clock=self._clock)
+        rewind_job(directory.url, self._id, clock=self._clock)

@@ -25,7 +25,7 @@ import pytest
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.driver import restore_job as commands
+from airflow_provider.runtime.driver import idle_job, restore_job, rewind_job
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.open_queries import save_start
 from airflow_provider.runtime.driver.records import put_run_record
@@ -130,10 +130,13 @@ class Walk:
         self._add("a", "out-a")
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(commands, "_declare", lambda directory, *_: self._job_in(directory).queries)
-        patch.setattr(commands, "using_spark", lambda *_: contextlib.nullcontext(object()))
-        patch.setattr(commands, "jvm_pid", lambda _: 1)
-        patch.setattr(commands, "spark_listing", lambda _: lambda _: ())
+        for command in (restore_job, rewind_job):
+            patch.setattr(
+                command, "declare_again", lambda directory, *_: self._job_in(directory).queries
+            )
+            patch.setattr(command, "using_spark", lambda *_: contextlib.nullcontext(object()))
+        patch.setattr(idle_job, "jvm_pid", lambda _: 1)
+        patch.setattr(idle_job, "spark_listing", lambda _: lambda _: ())
         patch.setattr(failpoints, "hit", self._faults.hit)
         of_this = record.SavepointClaimRecord.of_this
 
@@ -527,7 +530,7 @@ class Walk:
         return (
             f"restore {job.name} {name} reverts={reverts}",
             lambda world: model.restore(world, job.name, name, reverts=reverts),
-            lambda: commands.restore_job(
+            lambda: restore_job.restore_job(
                 job.directory.url, self._url(name), revert=reverts, clock=self.clock
             ),
         )
@@ -538,7 +541,7 @@ class Walk:
         return (
             f"rewind {job.name} {run_id} with_later={later}",
             lambda world: model.rewind(world, job.name, run_id, with_later=later),
-            lambda: commands.rewind_job(
+            lambda: rewind_job.rewind_job(
                 job.directory.url, run_id, with_later=later, clock=self.clock
             ),
         )

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.driver import idle_job as idle_job_module
 from airflow_provider.runtime.driver import restore_job as restore_job_module
+from airflow_provider.runtime.driver import rewind_job as rewind_job_module
 from airflow_provider.runtime.driver.records import put_run_record
-from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.epochs import left_ids
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -302,11 +305,10 @@ class Job:
 
 def play(root: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(root, seed, ("q", "p") if seed % 2 else ("q",))
-    monkeypatch.setattr(restore_job_module, "_declare", lambda *_: job.queries)
-    monkeypatch.setattr(
-        restore_job_module, "using_spark", lambda *_: contextlib.nullcontext(object())
-    )
-    monkeypatch.setattr(restore_job_module, "jvm_pid", lambda _: 1)
+    for module in (restore_job_module, rewind_job_module):
+        monkeypatch.setattr(module, "declare_again", lambda *_: job.queries)
+        monkeypatch.setattr(module, "using_spark", lambda *_: contextlib.nullcontext(object()))
+    monkeypatch.setattr(idle_job_module, "jvm_pid", lambda _: 1)
     step_by_step(monkeypatch, job.turns)
     try:
         job.run(is_first=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.driver import beginning, restore_job, take_over
+from airflow_provider.runtime.driver import beginning, idle_job, restore_job, take_over
 from airflow_provider.runtime.driver.beginning import Asked, PastBeginnings
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import later_runs, preconditions, upgrade_record
@@ -90,7 +90,7 @@ def pins_for_no_job(patch: Patch) -> None:
 
 def looks_only_before_the_lease(patch: Patch) -> None:
     """Before 412faddc: another restore that ended in between was not seen."""
-    real, check = restore_job._leased, history.check_same_history
+    real, check = idle_job.leased_job, history.check_same_history
     held: list[object] = []
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ def looks_only_before_the_lease(patch: Patch) -> None:
             finally:
                 held.pop()
 
-    patch.setattr(restore_job, "_leased", leased)
+    patch.setattr(restore_job, "leased_job", leased)
     patch.setattr(restore_job, "check_same_history", lambda *args: None if held else check(*args))
 
 
@@ -113,7 +113,7 @@ def lets_others_into_a_version_on_trial(patch: Patch) -> None:
         upgrade = upgrade_record.active_upgrade(directory)
         return (directory, upgrade) if upgrade is not None else None
 
-    for module in (preconditions, restore_job, retention, upgrade_record):
+    for module in (preconditions, idle_job, retention, upgrade_record):
         patch.setattr(module, "upgrade_over", over)
 
 

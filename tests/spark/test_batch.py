@@ -14,7 +14,7 @@ from streams import START, failing_at, read_with_pandas, windows_of, write_event
 from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, SHOWN, TRUTHS, prepare
 
 from airflow_provider.runtime.base.clock import SystemClock
-from airflow_provider.runtime.driver.restore_job import clean_up
+from airflow_provider.runtime.driver.clean_up_job import clean_up
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,

@@ -31,7 +31,9 @@ from airflow_provider.extensions.upgrades.upgrade_steps import Trial
 from airflow_provider.extensions.upgrades.upgrading import Upgrade
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.stop import request_stop
-from airflow_provider.runtime.driver.restore_job import clean_up, restore_job, rewind_job
+from airflow_provider.runtime.driver.clean_up_job import clean_up
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import JobDrainedError, SparkStreamError
 from airflow_provider.runtime.jobdir.end_of_input import draining_run

@@ -7,8 +7,8 @@ from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli import main
-from airflow_provider.runtime.driver import restore_job
-from airflow_provider.runtime.driver.restore_job import clean_up
+from airflow_provider.runtime.driver import clean_up_job
+from airflow_provider.runtime.driver.clean_up_job import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.observe.observer import RunWatcher
@@ -73,7 +73,7 @@ def test_no_task_takes_it_for_its_driver(spark, location, monkeypatch):
     def look(*_) -> None:
         seen.append(RunWatcher(directory.storage, run_id, SystemClock()).assess().run_state)
 
-    monkeypatch.setattr(restore_job, "_recover", look)
+    monkeypatch.setattr(clean_up_job, "_recover", look)
     clean_up(str(location.job_dir), spark=spark)
 
     assert [RunState.FOREIGN] == seen

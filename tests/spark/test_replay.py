@@ -12,7 +12,8 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.driver.replay_runs import replay_runs
-from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,

@@ -23,7 +23,8 @@ from streams import (
     write_events,
 )
 
-from airflow_provider.runtime.driver.restore_job import clean_up, restore_job
+from airflow_provider.runtime.driver.clean_up_job import clean_up
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

@@ -31,7 +31,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.control.stop import request_stop
-from airflow_provider.runtime.driver.restore_job import rewind_job
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     EXIT_OK,

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from airflow_provider.runtime.driver.restore_job import _held_back_after
+from airflow_provider.runtime.driver.clean_up_job import _held_back_after
 from airflow_provider.runtime.jobdir.end_of_input import put_drain_intent
 from airflow_provider.runtime.testing.job_directories import (
     CheckpointBuilder,

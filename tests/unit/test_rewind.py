@@ -11,12 +11,9 @@ import pytest
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.host import ProcessIdentity
-from airflow_provider.runtime.driver import restore_job as restore_job_module
-from airflow_provider.runtime.driver.restore_job import (
-    describe_restored,
-    restore_job,
-    rewind_job,
-)
+from airflow_provider.runtime.driver import rewind_job as rewind_job_module
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.rewind_job import describe_restored, rewind_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     RevertError,
@@ -38,6 +35,7 @@ from airflow_provider.runtime.savepoints.restores import Restores, check_no_open
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
+    check_rewinds,
     forget_older,
     replayable_runs,
     starting_savepoint,
@@ -455,8 +453,8 @@ def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch
 def undo(job, monkeypatch):
     """Return what undoes a run as the command does, with what the job's function would declare."""
     query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
-    monkeypatch.setattr(restore_job_module, "_declare", lambda *_: [query])
-    monkeypatch.setattr(restore_job_module, "using_spark", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(rewind_job_module, "declare_again", lambda *_: [query])
+    monkeypatch.setattr(rewind_job_module, "using_spark", lambda *_: contextlib.nullcontext())
 
     def call(run_id: str, **how) -> list[str]:
         return [str(run) for run in rewind_job(job.storage.url, run_id, clock=job.clock, **how)]
@@ -507,6 +505,21 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     with pytest.raises(RevertError, match=said):
         undo("r1")
     assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
+
+
+def test_all_runs_are_rewound_or_none(job, sink, undo):
+    """An older run that cannot be rewound is found before the newest one is, and under the lease."""
+    run(job, "r1", 0)
+    run(job, "r2", 1, rewindable=False)
+    run(job, "r3", 2)
+
+    with pytest.raises(RevertError, match="run 'r2' cannot be rewound: it did not begin"):
+        undo("r2", with_later=True)
+    with pytest.raises(RevertError, match="run 'r2' cannot be rewound: it did not begin"):
+        check_rewinds([rewind(job, "r3"), rewind(job, "r2")])
+
+    assert [0, 1, 2] == sorted(sink.published)
+    assert JobDirectory(job.storage).run("r3").rewound() is None
 
 
 def test_rows_whose_records_were_folded_are_not_guessed(job):

@@ -15,7 +15,8 @@ import pytest
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease

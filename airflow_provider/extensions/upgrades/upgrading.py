@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.extensions.upgrades.upgrade_steps import Trial, TrialPeriod, UpgradeSteps
 from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
+from airflow_provider.runtime.driver.clean_up_job import clean_up
 from airflow_provider.runtime.driver.load_job import load_job
-from airflow_provider.runtime.driver.restore_job import clean_up, rewind_job
+from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.driver.take_over import starting_point
 from airflow_provider.runtime.entry_point import check_entry_file, form_of

@@ -135,7 +135,7 @@ def _add_repairs(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.driver.restore_job import clean_up
+    from airflow_provider.runtime.driver.clean_up_job import clean_up
 
     known_job(arguments.job_dir)
     conf = parse_pairs(arguments.conf, "--conf")
@@ -145,7 +145,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
 
 
 def _rewind(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.driver.restore_job import rewind_job
+    from airflow_provider.runtime.driver.rewind_job import rewind_job
 
     rewound = rewind_job(
         arguments.job_dir,

@@ -206,7 +206,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.driver.restore_job import describe_restored, restore_job
+    from airflow_provider.runtime.driver.restore_job import restore_job
+    from airflow_provider.runtime.driver.rewind_job import describe_restored
 
     record = restore_job(
         arguments.job_dir,

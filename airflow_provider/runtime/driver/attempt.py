@@ -17,7 +17,7 @@ from airflow_provider.runtime.driver.failures import ErrorLog, Restarter
 from airflow_provider.runtime.driver.lifecycle import Lifecycle, events
 from airflow_provider.runtime.driver.open_queries import (
     QueryOpener,
-    check_begin,
+    check_early,
     check_under_lease,
     close_quietly,
     save_start,
@@ -141,7 +141,7 @@ class Attempt:
     def run(self) -> FinalCheckpoint:
         with self._job.refusals.collecting():
             check_same_spec(self._run_record(), self._run.record())
-        check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
+        check_early(self._spec, self._directory, self._job, self._starting_point, self._clock)
         begin_identity(self._directory.storage, self._clock, self._spec.replaces_job)
         self._lease = acquire_lease(
             self._directory.storage,

@@ -15,7 +15,6 @@ from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.identity import check_not_emptied
-from airflow_provider.runtime.jobdir.later_runs import runs_since
 from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_commit import commit_log_of
@@ -32,8 +31,9 @@ from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
-    check_start,
+    check_rewinds,
     forget_older,
+    runs_to_rewind,
 )
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
@@ -45,7 +45,7 @@ from airflow_provider.runtime.storage.open import spark_url
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.api.sinks import OnePhaseSink
+    from airflow_provider.runtime.api.sinks import Fence, OnePhaseSink
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CommitLog
@@ -219,10 +219,13 @@ def close_quietly(queries: Iterable[Query], context: JobContext, lease: Lease) -
         log.warning("run=%s an on_close callback failed", context.run_id, exc_info=error)
 
 
-def check_begin(
+def check_early(
     spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
 ) -> None:
     """Refuse a start with all that is wrong with the loaded job and its state; nothing is written.
+
+    What it finds of the state, :func:`check_under_lease` and the restore find again: only there it
+    counts.
 
     Raises:
         ConfigError: what was found, also when the job was loaded.
@@ -243,16 +246,24 @@ def _check_state(
     if spec.replays is None:
         start.check()
         return
-    listing = InputCheck(spark_listing(job.spark))
-    newest, *others = _to_rewind(directory, spec.replays, with_later=spec.with_later)
-    savepoint = Rewind(directory, newest, job.queries, OpenFence(), clock, input=listing).check()
-    for each in others:
-        savepoint = check_start(directory, each, with_later=True)
-    if others:
-        Rewind(
-            directory, spec.replays, job.queries, OpenFence(), clock, input=listing
-        ).check_input()
-    start.check_rewound(savepoint)
+    rewinds = _rewinds(spec, directory, job, fence=OpenFence(), clock=clock)
+    start.check_rewound(check_rewinds(rewinds))
+
+
+def _rewinds(
+    spec: RunSpec,
+    directory: JobDirectory,
+    job: LoadedJob,
+    *,
+    fence: Fence,
+    clock: Clock,
+    by: str = "rewind",
+) -> list[Rewind]:
+    listing, run_id = InputCheck(spark_listing(job.spark)), str(spec.replays)
+    return [
+        Rewind(directory, each, job.queries, fence, clock, by, listing)
+        for each in runs_to_rewind(directory, run_id, with_later=spec.with_later, is_replay=True)
+    ]
 
 
 def check_under_lease(
@@ -269,13 +280,10 @@ def check_under_lease(
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:
-        by, listing = replayed_by(run_id, spec.replays), InputCheck(spark_listing(job.spark))
-        rewinds = [
-            Rewind(directory, each, job.queries, lease, clock, by, listing)
-            for each in _to_rewind(directory, spec.replays, with_later=spec.with_later)
-        ]
-        if len(rewinds) > 1:  # before any of them is rewound
-            rewinds[-1].check_input()
+        by = replayed_by(run_id, spec.replays)
+        rewinds = _rewinds(spec, directory, job, fence=lease, clock=clock, by=by)
+        if len(rewinds) > 1:
+            check_rewinds(rewinds)
         for rewind in rewinds:
             rewind.rewind()
         check_preconditions(directory, run_id, driver_id=driver_id)
@@ -284,14 +292,3 @@ def check_under_lease(
 def replayed_by(run_id: str, replays: str) -> str:
     """Return what the records of the runs say that a replay has rewound."""
     return f"run {run_id}, which replays {replays}"
-
-
-def _to_rewind(directory: JobDirectory, run_id: str, *, with_later: bool) -> list[str]:
-    """Return the runs to rewind, the newest first.
-
-    One that was rewound before is among them, since its rewind may have been interrupted. The last
-    one is *run_id*: when that is rewound, the later ones are.
-    """
-    if not with_later or directory.run(run_id).rewound() is not None:
-        return [run_id]
-    return [*reversed(runs_since(directory, run_id)), run_id]

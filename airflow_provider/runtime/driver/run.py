@@ -13,7 +13,7 @@ from airflow_provider.runtime.base.extensions import PROGRAMS, load_known
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
 from airflow_provider.runtime.driver.job_checks import check_kept_secret
 from airflow_provider.runtime.driver.load_job import check_before_cleanup, endless_lines, load_job
-from airflow_provider.runtime.driver.open_queries import check_begin
+from airflow_provider.runtime.driver.open_queries import check_early
 from airflow_provider.runtime.driver.records import run_record
 from airflow_provider.runtime.driver.take_over import starting_point
 from airflow_provider.runtime.entry_point import form_of, is_program, load_before_spark
@@ -169,7 +169,7 @@ def check_job(
                 with job.refusals.collecting():
                     check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
                 start = starting_point(spec, directory, job, clock)
-                check_begin(spec, directory, job, start, clock)
+                check_early(spec, directory, job, start, clock)
                 queries = tuple(
                     CheckedQuery(q.name, tuple(s.name for s in q.sources), tuple(q.sink_names))
                     for q in job.queries

@@ -22,7 +22,12 @@ from airflow_provider.runtime.errors import (
     SavepointBusyError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.later_runs import has_written, is_current, later_runs
+from airflow_provider.runtime.jobdir.later_runs import (
+    has_written,
+    is_current,
+    later_runs,
+    runs_since,
+)
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -266,6 +271,35 @@ class Rewind:
                 "the job to a savepoint from before both: spark-stream savepoint restore "
                 "--revert"
             )
+
+
+def runs_to_rewind(
+    directory: JobDirectory, run_id: str, *, with_later: bool, is_replay: bool = False
+) -> list[str]:
+    """Return the runs to rewind, the newest first and *run_id* last.
+
+    One that was rewound before is among them, since its rewind may have been interrupted. With
+    *is_replay* runs that have begun since *run_id* was rewound are not: they are replays.
+    """
+    if is_replay and directory.run(run_id).rewound() is not None:
+        return [run_id]
+    later = reversed(runs_since(directory, run_id))
+    return [*(each for each in later if with_later or directory.run(each).rewound()), run_id]
+
+
+def check_rewinds(rewinds: Sequence[Rewind]) -> Savepoint | None:
+    """Refuse, before the first of several is rewound, what would stop at a later one.
+
+    Returns:
+        The savepoint to which the last of them goes back, that of the oldest run.
+    """
+    newest, *others = rewinds
+    savepoint = newest.check()
+    for each in others:
+        savepoint = check_start(each.directory, each.run_id, with_later=True)
+    if others:  # all of their input
+        others[-1].check_input()
+    return savepoint
 
 
 def put_rewound(
