@@ -185,7 +185,7 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(location, drivers, capsy
 
 # A driver submits nobody (tests/unit/test_submit.py, tests/contract/test_launch_crashes.py).
 # A stream passes no step of a revert and folds no record away (tests/crash/test_protocol.py),
-# takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
+# has no fifty operations (tests/unit/test_folding.py), takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
 # (test_bootstrap.py), undoes no other (test_rewinding.py), plans nothing beyond its end
 # (test_fixed_ends.py) and is not asked to stop (test_stopping.py); a sink's own steps are for the contract suite
 # (tests/spark/test_sink_contract.py), rows are kept in test_row_checks.py, and a batch job dies in
@@ -196,6 +196,7 @@ NOT_IN_A_RUN = (
     "revert.",
     "recover.folded",
     "relocation.",
+    "operations.",
     "files.reverted",
     "savepoint.",
     "restore.",

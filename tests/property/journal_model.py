@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import itertools
+import json
 import random
 import shutil
 from collections import Counter
@@ -21,6 +22,7 @@ import pytest
 
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.errors import LeaseLostError, SparkStreamError
+from airflow_provider.runtime.jobdir.folding import fold_operations
 from airflow_provider.runtime.jobdir.journal import FOLDER, Journal
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Lease
@@ -94,14 +96,26 @@ class ModelStorage(TurnedStorage):
             self.world.poised.add(self.process)
 
     def _note(self, path: str, data: bytes) -> None:
-        if path.startswith(FOLDER) and self.world.operations.setdefault(path, data) != data:
-            self.world.replaced.append(path)
+        if path.startswith(FOLDER):
+            self._note_operation(path, data)
         _, _, inside = f"{self.url}/{path}".partition(CHECKPOINT)
         if inside:
             location = inside.partition("/")[0]
             self.world.writes.append(
                 Written(location, self.process, frozenset(self.world.released))
             )
+
+    def _note_operation(self, path: str, data: bytes) -> None:
+        record = json.loads(data)
+        through = Journal(LocalStorage(str(self.world.root / "job"))).through
+        if "through" in record:
+            self.world.seen["folds"] += 1
+        elif record["number"] <= through:  # it was folded, and does not count
+            self.world.seen["late"] += 1
+        else:
+            self.world.intended.update(record["rewinds"])
+            if self.world.operations.setdefault(path, data) != data:
+                self.world.replaced.append(path)
 
 
 class World:
@@ -110,6 +124,7 @@ class World:
     def __init__(self, seed: int, root: Path) -> None:
         self.dice = random.Random(seed)
         self.all_restore = self.dice.random() < 0.3  # the same savepoint
+        self.folds = self.dice.random() < 0.5
         self.root = root
         self.turns = ScriptThread()
         self.sink = FakeSink()
@@ -122,6 +137,7 @@ class World:
         self.poised: set[int] = set()  # before a write that matters
         self.tokens: dict[int, int] = {}
         self.rewound: list[str] = []
+        self.intended: set[str] = set()  # to be rewound
         self.processes: list[Actor] = []
         self.steps = 0
         self.seen: Counter[str] = Counter()
@@ -165,6 +181,8 @@ class World:
             relocation.relocate(directory, lease, clock, ["q"])
             check_no_open_restore(directory)
             Restores(directory).remove_left()
+            if self.folds:
+                fold_operations(directory.storage, Restores(directory).is_start)
             location, restored = directory.checkpoint("q"), Restores(directory).last()
             lease.check()
             self.seen["drivers"] += 1
@@ -219,7 +237,11 @@ class World:
         newest = journal.newest()
         assert newest is not None
         directory = JobDirectory(LocalStorage(str(self.root / "job")))
-        assert all(directory.run(run_id).rewound() is not None for run_id in self.rewound)
+        runs = directory.storage.list("runs")
+        marked = {run_id for run_id in runs if directory.run(run_id).rewound() is not None}
+        assert {*self.rewound} <= marked <= self.intended
+        batches = {change.batch for change in journal.changes()["q"]}
+        assert {LAST} == batches, batches
         counting = [*({newest.number: newest} | {o.number: o for o in journal.restores()}).values()]
         tokens = [operation.token for operation in counting]
         assert tokens == sorted(tokens, reverse=True), tokens
@@ -295,6 +317,15 @@ def _nobody_looks_at_the_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Restores, "begin", without)
 
 
+def _numbers_that_are_folded_are_free(patch: pytest.MonkeyPatch) -> None:
+    def put(job: LocalStorage, record) -> bool:
+        path = f"{FOLDER}/{record.number}.{record.step}.json"
+        return record.put_if_absent(job, path) or type(record).read(job, path) == record
+
+    for module in (relocation, restores):
+        patch.setattr(module, "put_operation", put)
+
+
 def _rows_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Restore, "_revert", lambda *_: None)
 
@@ -302,6 +333,7 @@ def _rows_stay(patch: pytest.MonkeyPatch) -> None:
 RULES: dict[str, Rule] = {
     "a number belongs to one process": _numbers_are_replaced,
     "a driver leaves the locations of one that may be alive": _nobody_relocates,
+    "a number that is folded belongs to one process": _numbers_that_are_folded_are_free,
     "who continues a restore takes a number of his own": _restores_go_on_under_their_number,
     "the lease is looked at before an operation is put": _nobody_looks_at_the_lease,
     "a restore is done when the rows after it are reverted": _rows_stay,

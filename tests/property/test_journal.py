@@ -14,6 +14,12 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def folding(monkeypatch):
+    """Fold whatever is older than the newest operation."""
+    monkeypatch.setattr("airflow_provider.runtime.jobdir.folding.KEEP_OPERATIONS", 1)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "first"),
@@ -28,7 +34,7 @@ def test_whatever_processes_do_at_once_one_history_counts(made, tmp_path, steps,
     found = search(made, tmp_path / "work", steps, first=first)
     print(found)
     assert {} == found.wrong
-    assert {"drivers", "operations", "overtaken", "deaths", "outages"} <= set(found.seen)
+    assert {"drivers", "operations", "folds", "overtaken", "deaths", "outages"} <= {*found.seen}
 
 
 @pytest.mark.slow

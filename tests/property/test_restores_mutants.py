@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from airflow_provider.runtime.driver.beginning import Asked, PastBeginnings
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import later_runs, preconditions, upgrade_record
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.jobdir.journal import OperationRecord
+from airflow_provider.runtime.jobdir.journal import Journal, SetBack
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints import checkpoint_claim, history, retention
 from airflow_provider.runtime.savepoints.catalog import Savepoint
@@ -61,25 +61,37 @@ def asks_only_for_copies(patch: Patch) -> None:
 
 def asks_only_the_id_that_was_replaced(patch: Patch) -> None:
     """Before d7c8ac58: rows of an earlier id that were reverted were not missed."""
-    real = history._why_reverted
+    real, read = history._why_reverted, JobHistory.read
+    journals: list[Journal] = []
 
-    def why(query: QueryHistory, epoch: int, back: OperationRecord | None) -> str:
-        replaced = [each["replaces"] for each in back.plan.queries.values()] if back else []
+    def noting(directory: JobDirectory, names: Iterable[str]) -> JobHistory:
+        journals.append(Journal(directory.storage))
+        return read(directory, names)
+
+    def why(query: QueryHistory, epoch: int, back: SetBack | None) -> str:
+        operation = journals[-1].read(back.number) if back is not None else None
+        plans = operation.plan.queries.values() if operation is not None else ()
+        replaced = [each["replaces"] for each in plans]
         written = [each for each in query.written if each.query_id in replaced]
         return real(dataclasses.replace(query, written=written), epoch, back)
+
+    patch.setattr(JobHistory, "read", noting)
 
     patch.setattr(history, "_why_reverted", why)
 
 
 def lets_no_restore_follow_a_start_over(patch: Patch) -> None:
     """Before c168b56d: a start-over that was cut short gave way to none."""
-    real = history._may_be_reverted
+    real = history._reverted_by
 
-    def may_be(query: QueryHistory, name: str, epoch: int, back: OperationRecord) -> bool:
-        plan = dataclasses.replace(back.plan, reverts=True)
-        return real(query, name, epoch, dataclasses.replace(back, restore=plan))
+    def by(jobs: JobHistory, query: QueryHistory, epoch: int, back: SetBack | None) -> Any:
+        if jobs.open is None:
+            return None
+        plan = dataclasses.replace(jobs.open.plan, reverts=True)
+        opened = dataclasses.replace(jobs.open, restore=plan)
+        return real(dataclasses.replace(jobs, open=opened), query, epoch, back)
 
-    patch.setattr(history, "_may_be_reverted", may_be)
+    patch.setattr(history, "_reverted_by", by)
 
 
 def pins_for_no_job(patch: Patch) -> None:

@@ -142,6 +142,9 @@ ALL: Final = (
     "relocation.copied",
     #: The queries in new locations, and the old locations: the next start removes the old ones.
     "relocation.done",
+    #: Old operations folded into `operations/1-<n>.json`, their documents there: the next fold
+    #: removes them.
+    "operations.folded",
     #: An open operation, `operations/<n>.1.json`, and the marks of the runs that no longer count;
     #: no driver runs the job: the same command, which `status` names, takes number n+1 and does
     #: what is left.

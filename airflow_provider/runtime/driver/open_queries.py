@@ -14,6 +14,7 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
+from airflow_provider.runtime.jobdir.folding import fold_operations
 from airflow_provider.runtime.jobdir.identity import check_not_emptied
 from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
@@ -28,6 +29,7 @@ from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import StreamQuery
 from airflow_provider.runtime.queries.watermarks import EventTimes
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
+from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
@@ -81,6 +83,7 @@ def save_start(
     Idempotent: by run and lease.
     """
     retire_old(directory, token)
+    fold_operations(directory.storage, Restores(directory).is_start)
     if replayable is not None:
         begin_rewindable(directory, run, clock)
         forget_older(directory, replayable, clock)

@@ -34,14 +34,19 @@ def location(query: str, number: int) -> str:
 
 def token_of_location(journal: Journal, number: int) -> int:
     """Return the lease under which a location was made; 0 for the first one of a query."""
-    made = journal.read(number) if number else None
+    made = journal.made(number) if number else None
     return made.token if made is not None else 0
 
 
 def next_number(job: Storage) -> int:
     """Return the number of the next operation: of no record, and of no folder anybody made."""
-    there = (_number(name) for query in job.list("queries") for name in _names(job, query))
-    return max([0, *Journal(job).numbers[:1], *there]) + 1
+    journal = Journal(job)
+    return max([journal.through, *journal.numbers[:1], *made_locations(job)]) + 1
+
+
+def made_locations(job: Storage) -> set[int]:
+    """Return the numbers of the operations of which a query has a location."""
+    return {_number(name) for query in job.list("queries") for name in _names(job, query)}
 
 
 def left_locations(job: Storage, newest: OperationRecord) -> list[str]:
@@ -61,13 +66,8 @@ def left_locations(job: Storage, newest: OperationRecord) -> list[str]:
 
 
 def _is_ours(journal: Journal, query: str, number: int) -> bool:
-    if not number:
-        return True
-    made = journal.read(number)
-    if made is None:
-        return False
-    restored = made.restore.queries if made.restore is not None else {}
-    return query in {*restored, *made.relocates}
+    made = journal.made(number)
+    return not number or (made is not None and query in made.queries)
 
 
 def _names(job: Storage, query: str) -> list[str]:

@@ -15,15 +15,30 @@ before ``<n>.1.json``                  begins, under the same number
 after it                               begins under n+1 what is left to do
 after ``<n>.2.json``                   finds it done
 =====================================  ============================================================
+
+Old operations are folded: ``operations/1-<n>.json`` has what is left of those up to *n*, whose
+documents are removed. Their numbers stay taken: who was paused and puts one of them then finds it
+folded, and stops.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
+import functools
+import logging
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.base.typed_json import Address, IsoTime, Name, NonNegative, Positive
+from airflow_provider.runtime.base.typed_json import (
+    Address,
+    Batch,
+    IsoTime,
+    Name,
+    NonNegative,
+    Positive,
+)
+from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.record_shapes import (  # noqa: TC001 - what they are read by
     RestoredQueryValues,
     SkippedBatchValues,
@@ -35,8 +50,11 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.storages import Storage
 
+log = logging.getLogger(__name__)
+
 FOLDER: Final = "operations"
 _DOCUMENT: Final = re.compile(r"([1-9][0-9]{0,17})\.([12])\.json")
+_FOLDED: Final = re.compile(r"1-([1-9][0-9]{0,17})\.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,19 +129,83 @@ class OperationRecord(Document):
         return self.step == 1 and bool(self.restore or self.relocates)
 
 
+class SetBack(NamedTuple):
+    """What a restore did to a query.
+
+    Attributes:
+        number: of the operation.
+        batch: the query continued after it; -1 for its beginning.
+        keeps_output: whether what it had written stayed.
+    """
+
+    number: Positive
+    batch: Batch
+    keeps_output: bool
+
+
+class Made(NamedTuple):
+    """Who has made locations: the lease, and for which queries."""
+
+    token: NonNegative
+    queries: list[Name]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoldedOperations(Document):
+    """``operations/1-<through>.json``: what is left of operations whose documents are removed.
+
+    Attributes:
+        through: the newest of them.
+        changes: per query what restores did to it, the newest first; without those that a later
+            one makes meaningless.
+        last: the newest restore.
+        starts: of the restores that are no rewinds, the newest of each savepoint; the newest first.
+        made: by its number, each operation whose locations were there.
+    """
+
+    CONTENTS = Contents.FACTS
+    LOCATIONS = ("operations/1-{through}.json",)
+    WRITTEN = Written("once", "driver, at its start", "no operation was folded")
+
+    through: NonNegative = 0
+    changes: dict[Name, list[SetBack]] = dataclasses.field(default_factory=dict)
+    last: OperationRecord | None = None
+    starts: list[OperationRecord] = dataclasses.field(default_factory=list)
+    made: dict[str, Made] = dataclasses.field(default_factory=dict)
+
+
 class Journal:
-    """The operations of a job directory, from one listing."""
+    """The operations of a job directory, from one listing.
+
+    Attributes:
+        through: the newest operation that is folded; 0 for none.
+    """
 
     def __init__(self, job: Storage) -> None:
         self._job = job
-        found = [_DOCUMENT.fullmatch(name) for name in job.list(FOLDER)]
+        names = job.list(FOLDER)
+        folded = [int(match[1]) for name in names if (match := _FOLDED.fullmatch(name))]
+        self.through = max(folded, default=0)
+        found = [_DOCUMENT.fullmatch(name) for name in names]
         steps = sorted((int(match[1]), int(match[2])) for match in found if match)
+        steps = [(number, step) for number, step in steps if number > self.through]
         self._steps = dict(reversed(steps)) | dict(steps)
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all operations, the newest first."""
+        """The numbers of the operations that are not folded, the newest first."""
         return [*self._steps]
+
+    @functools.cached_property
+    def folded(self) -> FoldedOperations:
+        """Return what is left of the others."""
+        if not self.through:
+            return FoldedOperations()
+        path = folded_path(self.through)
+        found = FoldedOperations.read(self._job, path)
+        if found is None:  # newer ones may have taken its place since the listing
+            raise OSError(errno.ESTALE, f"{self._job.url}/{path} is listed and not there")
+        return found
 
     def newest(self) -> OperationRecord | None:
         """Return the newest operation, which says which locations count."""
@@ -138,7 +220,7 @@ class Journal:
         return record
 
     def restores(self) -> Iterator[OperationRecord]:
-        """Yield the restores that count, the newest first.
+        """Yield the restores that count and are not folded, the newest first.
 
         A restore that a paused driver has begun behind the back of the next one is left out:
         ``before`` does not know it.
@@ -146,13 +228,38 @@ class Journal:
         left = self.numbers
         while left:
             found = self.read(left[0])
-            if found is not None and found.restore is not None:
+            if found is None:  # folded since the listing
+                path = _path(left[0], self._steps[left[0]])
+                raise OSError(errno.ESTALE, f"{self._job.url}/{path} is listed and not there")
+            if found.restore is not None:
                 yield found
-            at_most = found.before if found is not None else left[0]
+            at_most = found.before
             left = [number for number in left[1:] if number <= at_most]
 
     def last_restore(self) -> OperationRecord | None:
-        return next(self.restores(), None)
+        return next(self.restores(), None) or self.folded.last
+
+    def changes(self) -> dict[str, list[SetBack]]:
+        """Return per query what restores did to it, the newest first."""
+        changes: dict[str, list[SetBack]] = {}
+        for operation in self.restores():
+            plan = operation.plan
+            for name, query in plan.queries.items():
+                change = SetBack(operation.number, query["batch"], plan.keep_outputs)
+                changes.setdefault(name, []).append(change)
+        for name, folded in self.folded.changes.items():
+            changes.setdefault(name, []).extend(folded)
+        return changes
+
+    def made(self, number: int) -> Made | None:
+        """Return who has made the locations of an operation; None if nobody is known to have."""
+        if number <= self.through:
+            return self.folded.made.get(str(number))
+        record = self.read(number)
+        if record is None:
+            return None
+        restored = record.restore.queries if record.restore is not None else {}
+        return Made(record.token, sorted({*restored, *record.relocates}))
 
 
 def draft(job: Storage, number: int, token: int, at: str) -> OperationRecord:
@@ -176,7 +283,31 @@ def put_operation(job: Storage, record: OperationRecord) -> bool:
     """Put a step of an operation; False if another process has put that one. Idempotent."""
     path = _path(record.number, record.step)
     # It may be there because only the answer to an earlier try was lost.
-    return record.put_if_absent(job, path) or OperationRecord.read(job, path) == record
+    is_put = record.put_if_absent(job, path) or OperationRecord.read(job, path) == record
+    # A number that is free because its operation was folded is not free.
+    return is_put and record.number > Journal(job).through
+
+
+def old_documents(job: Storage, through: int) -> Iterator[str]:
+    """Yield the documents of operations up to one that is folded, and what was folded before it.
+
+    A file of such a name that is none of them is left out.
+    """
+    for name in job.list(FOLDER):
+        path = f"{FOLDER}/{name}"
+        operation, folded = _DOCUMENT.fullmatch(name), _FOLDED.fullmatch(name)
+        try:
+            if operation and int(operation[1]) <= through:
+                found: Document | None = OperationRecord.read(job, path)
+            elif folded and int(folded[1]) < through:
+                found = FoldedOperations.read(job, path)
+            else:
+                continue
+        except SparkStreamError as error:
+            log.warning("%s", error)
+        else:
+            if found is not None:
+                yield path
 
 
 def _read(job: Storage, number: int, step: int) -> OperationRecord | None:
@@ -185,6 +316,11 @@ def _read(job: Storage, number: int, step: int) -> OperationRecord | None:
 
 def _path(number: int, step: int) -> str:
     return f"{FOLDER}/{number}.{step}.json"
+
+
+def folded_path(through: int) -> str:
+    """Return the path of what is left of the operations up to one."""
+    return f"{FOLDER}/1-{through}.json"
 
 
 def path_of(job: Storage, record: OperationRecord) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.errors import SparkStreamError
     from airflow_provider.runtime.jobdir.epochs import Span
-    from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
+    from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan, SetBack
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
@@ -100,24 +100,28 @@ class JobHistory:
 
     Attributes:
         lineage: the identity of its directory, and those of the jobs that it continues.
-        restores: those that count, the newest first.
-        starts: those of them that are no rewinds.
+        changes: per query what restores did to it, the newest first.
+        open: the restore that has begun and not ended; None for none.
+        starts: the restores that are no rewinds, the newest first.
         queries: per name.
     """
 
     url: str
     lineage: Sequence[str]
-    restores: Sequence[OperationRecord]
+    changes: Mapping[str, Sequence[SetBack]]
+    open: OperationRecord | None
     starts: Sequence[OperationRecord]
     queries: Mapping[str, QueryHistory]
 
     @classmethod
     def read(cls, directory: JobDirectory, names: Iterable[str]) -> JobHistory:
-        storage = directory.storage
+        journal = Journal(directory.storage)
+        last = journal.last_restore()
         return cls(
             url=directory.url,
-            lineage=lineage_of(storage),
-            restores=[*Journal(storage).restores()],
+            lineage=lineage_of(directory.storage),
+            changes=journal.changes(),
+            open=last if last is not None and last.is_open else None,
             starts=[*Restores(directory).starts()],
             queries={name: _read_query(directory, name) for name in names},
         )
@@ -140,23 +144,27 @@ def why_not_of_history(
     """
     record = savepoint.record
     is_own = bool(history.lineage) and record.lineage[:1] == [*history.lineage[:1]]
-    since = [each for each in history.restores if is_own and each.number > record.restores]
     for name, theirs in names.items():
         query, saved = history.queries[name], record.queries.get(theirs)
-        changes = [operation for operation in since if name in operation.plan.queries]
+        since = [
+            change
+            for change in history.changes.get(name, ())
+            if is_own and change.number > record.restores
+        ]
         if saved is None:
             is_parted = query.query_id is not None
         else:
-            is_parted = not is_own or any(operation.plan.keep_outputs for operation in changes)
+            is_parted = not is_own or any(change.keeps_output for change in since)
         if is_parted and query.has_left:
             why = "was reset after it was taken, and its output was kept, so these rows cannot "
             why += "be distinguished from those after the savepoint"
         elif saved is None:
             continue
         elif is_own:
-            back = _set_back_before(name, saved.epoch, changes)
-            if back is not None and _may_be_reverted(query, name, saved.epoch, back):
-                return open_restore(history.url, back)
+            back = next((change for change in since if change.batch < saved.epoch), None)
+            opened = _reverted_by(history, query, saved.epoch, back)
+            if opened is not None:
+                return open_restore(history.url, opened)
             why = _why_reverted(query, saved.epoch, back)
         else:
             why = _why_foreign(history, query, saved.epoch, savepoint)
@@ -166,21 +174,18 @@ def why_not_of_history(
     return None
 
 
-def _set_back_before(
-    name: str, epoch: int, changes: Iterable[OperationRecord]
+def _reverted_by(
+    history: JobHistory, query: QueryHistory, epoch: int, back: SetBack | None
 ) -> OperationRecord | None:
-    return next((each for each in changes if each.plan.queries[name]["batch"] < epoch), None)
+    """Return the open restore by which the rows may be gone from some sinks already."""
+    opened = history.open
+    if opened is None or back is None or opened.number != back.number or not opened.plan.reverts:
+        return None
+    first = [each.first_after(back.batch) for each in query.written]
+    return opened if any(each is not None and each <= epoch for each in first) else None
 
 
-def _may_be_reverted(query: QueryHistory, name: str, epoch: int, back: OperationRecord) -> bool:
-    """Whether the rows may be gone from some sinks already, by a restore that is open."""
-    if not (back.is_open and back.plan.reverts):
-        return False
-    first = [each.first_after(back.plan.queries[name]["batch"]) for each in query.written]
-    return any(each is not None and each <= epoch for each in first)
-
-
-def _why_reverted(query: QueryHistory, epoch: int, back: OperationRecord | None) -> str:
+def _why_reverted(query: QueryHistory, epoch: int, back: SetBack | None) -> str:
     if back is None:
         return ""
     # The rows may be of any earlier id: a query need not write between two restores.

@@ -50,10 +50,17 @@ class Restores:
         return next(self.starts(), None)
 
     def starts(self) -> Iterator[OperationRecord]:
-        """Yield the restores that are not rewinds of a run, the newest first."""
-        for operation in Journal(self._storage).restores():
-            if not (operation.plan.savepoint or self._rewinds).startswith(self._rewinds):
-                yield operation
+        """Yield the restores that are not rewinds of a run, the newest first.
+
+        Of folded ones, only the newest of each savepoint.
+        """
+        journal = Journal(self._storage)
+        yield from filter(self.is_start, journal.restores())
+        yield from journal.folded.starts
+
+    def is_start(self, operation: OperationRecord) -> bool:
+        """Whether a restore is not the rewind of a run."""
+        return not (operation.plan.savepoint or self._rewinds).startswith(self._rewinds)
 
     def begin(
         self,
