@@ -106,7 +106,7 @@ def _keep_start(world: World, name: str, run_id: str, keep: int) -> list[World]:
     return [unsure, done]
 
 
-def take(world: World, name: str, savepoint: str) -> Expected:
+def take(world: World, name: str, savepoint: str, *, for_upgrade: bool = False) -> Expected:
     """A savepoint has what is committed and published, and the plan of the batch after it."""
     job = world.jobs[name]
     has_none = not any(state.published for state in job.queries.values())
@@ -123,7 +123,7 @@ def take(world: World, name: str, savepoint: str) -> Expected:
     for unrecorded in _subsets(job):
         queries = {q: _saved(state, unrecorded=q in unrecorded) for q, state in job.queries.items()}
         if any(state.read for state in queries.values()):
-            saved = {**world.saved, savepoint: Saved(name, queries)}
+            saved = {**world.saved, savepoint: Saved(name, queries, for_upgrade)}
             after.append(dataclasses.replace(world, saved=saved))
         if not all(state.read for state in queries.values()):
             may |= frozenset({Reason.NOTHING_SAVED})
@@ -212,8 +212,8 @@ def _why_unsure(world: World, name: str, saved: Saved, *, reverts: bool) -> set[
     has_left = any(r.output == job.output and not r.job for r in world.rows)
     if has_left or any(state.age for state in job.queries.values()):
         may.add(Reason.STARTED_OVER)  # these cannot be told from those after the savepoint
-    if saved.job != name and job.wrote:
-        may.add(Reason.FOREIGN)
+    if saved.job != name and (job.wrote or any(r.wrote is None for r in job.runs.values())):
+        may.add(Reason.FOREIGN)  # also for a row that is only staged
     return may
 
 

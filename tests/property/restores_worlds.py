@@ -98,10 +98,11 @@ NEW: Queries = {name: Query() for name in QUERIES}
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A savepoint: whose, and what its queries have read."""
+    """A savepoint: whose, what its queries have read, and whether an upgrade has taken it."""
 
     job: str
     queries: Queries
+    is_upgrades: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
