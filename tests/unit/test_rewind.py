@@ -115,6 +115,22 @@ def test_a_run_that_began_with_the_job(job, sink):
     assert {0: ["r2 0"], 1: ["r2 1"]} == sink.published
 
 
+def test_a_run_is_not_rewound_by_what_a_reset_has_planned(job, sink):
+    """Both set queries to no savepoint; the one keeps rows that the other reverts."""
+    run(job, "r1", 0, 1)
+    directory = JobDirectory(job.storage)
+    lease = job.lease("r2")
+    reset = RestoreSettings(None, {"q": ""}, keep_outputs=True)
+    with dies_at("restore.begun"):
+        Restore(directory, lease, job.clock).begin(reset)
+    job.close()
+
+    with pytest.raises(CheckpointError, match="were to be reset, which began .* did not end"):
+        rewind(job, "r1").rewind()
+    assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
+    assert directory.run("r1").rewound() is None
+
+
 def test_a_run_that_began_in_the_middle(job, sink):
     """The rows of the runs before it stay, and the checkpoint is what it was when it began."""
     run(job, "r1", 0, 1)
