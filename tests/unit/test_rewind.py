@@ -28,6 +28,7 @@ from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_r
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import newest_token
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -93,7 +94,8 @@ def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True, **o
 def keep(job: EpochBench, run_id: str, runs: int) -> list[str]:
     """Dispose of the savepoints of older runs, and return the folders that are left."""
     directory = JobDirectory(job.storage)
-    forget_older(directory, replayable_runs(directory, run_id, runs), job.clock)
+    kept = replayable_runs(directory, run_id, runs)
+    forget_older(directory, kept, job.clock, token=newest_token(job.storage))
     return job.storage.list("savepoints")
 
 
@@ -129,6 +131,18 @@ def test_a_run_is_not_rewound_by_what_a_reset_has_planned(job, sink):
         rewind(job, "r1").rewind()
     assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
     assert directory.run("r1").rewound() is None
+
+
+def test_a_driver_presumed_dead_leaves_the_starts_of_later_runs(job):
+    """It has counted the runs to keep before it was paused, and knows of none since."""
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    late = newest_token(job.storage)
+    run(job, "r3", 2)
+
+    forget_older(JobDirectory(job.storage), ["r2"], job.clock, token=late)
+    assert ["rewind-r2", "rewind-r3"] == job.storage.list("savepoints")
+    assert ["rewind-r3"] == keep(job, "r3", 1)
 
 
 def test_a_run_that_began_in_the_middle(job, sink):

@@ -83,7 +83,7 @@ def save_start(
     retire_old(directory, token)
     if replayable is not None:
         begin_rewindable(directory, run, clock)
-        forget_older(directory, replayable, clock)
+        forget_older(directory, replayable, clock, token=token)
 
 
 @dataclasses.dataclass(frozen=True)

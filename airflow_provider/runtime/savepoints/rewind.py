@@ -123,9 +123,14 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
             return
 
 
-def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
-    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*."""
-    rule = _Older(frozenset(kept))
+def forget_older(
+    directory: JobDirectory, kept: Collection[str], clock: Clock, *, token: int
+) -> None:
+    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*.
+
+    A driver that was presumed dead, whose lease has the number *token*, leaves those of later ones.
+    """
+    rule = _Older(frozenset(kept), token)
     root = directory.storage.at("savepoints")
     if not any(rule.is_about(name) for name in root.list("")):
         return  # what others keep there need not be read
@@ -139,6 +144,7 @@ def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -
 @dataclasses.dataclass(frozen=True)
 class _Older:
     kept: frozenset[str]
+    token: int
 
     def is_about(self, folder: str) -> bool:
         ours = folder.startswith(_folder(""))
@@ -146,7 +152,8 @@ class _Older:
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
         del now
-        return [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
+        starts = [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
+        return [s for s in starts if s.record.token <= self.token]
 
 
 def check_start(
