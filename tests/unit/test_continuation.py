@@ -495,6 +495,27 @@ def test_a_reader_whose_job_cannot_be_reached_hides_no_other_need(job, tmp_path,
     dispose(late.url, clock=job.clock)
 
 
+@pytest.mark.slow
+def test_a_savepoint_is_not_restored_beside_rows_that_it_has_not_read(job, sink, tmp_path):
+    """
+    The job began with rows of another directory, and was then set to fewer of them: what it has
+    written since has the numbers of those that the savepoint has read.
+    """
+    early, late = write_on(job, 3), write_on(job, 5)
+    new = EpochBench(tmp_path / "new", FakeSink("files:/new"))
+    restore_job(new.storage.url, late.url, clock=job.clock)
+    own = save(new, "own")
+    restore_job(new.storage.url, early.url, clock=job.clock)
+    restore_job(new.storage.url, own.url, clock=job.clock)  # nothing was written meanwhile
+    restore_job(new.storage.url, early.url, clock=job.clock)
+    write_on(new, 4)
+
+    said = "'q' was set back since then, by operation 4, and has written epoch 3 since"
+    with pytest.raises(ConfigError, match=said):
+        restore_job(new.storage.url, own.url, clock=job.clock)
+    assert ["row 3"] == new.sinks[0].published[3]
+
+
 @pytest.mark.parametrize(
     ("error", "remains"), [(OSError("no route"), True), (PermissionError("not yours"), False)]
 )

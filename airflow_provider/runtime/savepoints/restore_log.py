@@ -271,23 +271,26 @@ def check_same_history(
 def _why_reverted(
     directory: JobDirectory, name: str, epoch: int, changes: Iterable[OperationRecord]
 ) -> str:
-    back = next((each for each in changes if each.plan.queries[name]["batch"] < epoch), None)
-    if back is None:
+    earlier = [each for each in changes if each.plan.queries[name]["batch"] < epoch]
+    if not earlier:
         return ""
-    storage = directory.committables(name)
+    back, storage = earlier[0], directory.committables(name)
+    lowest = min(each.plan.queries[name]["batch"] for each in earlier)
     # The rows may be of any earlier id: a query need not write between two restores.
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
-        if back.is_open and back.plan.reverts:
-            standing = records.active_epochs_after(back.plan.queries[name]["batch"])
-            if standing and standing[0] <= epoch:
-                raise open_restore(directory, back)  # perhaps not in all sinks any more
+        written = min(records.active_epochs_after(lowest), default=epoch + 1)
+        if back.is_open and back.plan.reverts and written <= epoch:
+            raise open_restore(directory, back)  # perhaps not in all sinks any more
         taken = records.find().reverted_from
         if taken is not None and taken <= epoch and records.has_own():
             return (
                 f"was set back since then, by operation {back.number}, so its epochs from "
                 f"{taken} on were reverted, and the savepoint has read them"
             )
+        if written <= epoch:  # the job had begun with rows of another one
+            why = f"was set back since then, by operation {back.number}, and has written epoch "
+            return f"{why}{written} since, and the savepoint has read other rows up to {epoch}"
     return ""
 
 
