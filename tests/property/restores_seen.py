@@ -129,7 +129,8 @@ def as_taken(world: World, savepoint: str, seen: Seen) -> World:
     queries = dict(saved.queries)
     for query, state in world.jobs[saved.job].queries.items():
         length, is_planned = found.get(query, (0, False))
-        longest = max((state, saved.queries[query]), key=lambda each: len(each.read))
+        both = state, saved.queries[query]
+        longest = max(both, key=lambda each: (len(each.read), each.planned is not None))
         known = (*longest.read, *([longest.planned] if longest.planned is not None else []))
         planned = known[length] if is_planned and length < len(known) else None
         queries[query] = dataclasses.replace(

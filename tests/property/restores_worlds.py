@@ -170,8 +170,10 @@ class Job:
     Attributes:
         starts: the savepoints that it was ever set to.
         wrote: whether it has ever written a row.
+        was_reset: whether a start-over was ever begun, also one that did not end.
         upgrade: by which another version takes, or has taken, its place.
         pending: runs that no longer count, and may not be marked yet.
+        follows: the job that it has said it replaces.
     """
 
     output: str
@@ -180,8 +182,10 @@ class Job:
     open: Open | None = None
     starts: frozenset[str] = frozenset()
     wrote: bool = False
+    was_reset: bool = False
     upgrade: Upgrade | None = None
     pending: frozenset[str] = frozenset()
+    follows: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
