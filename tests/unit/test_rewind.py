@@ -508,6 +508,18 @@ def test_what_is_reverted_is_counted(job, undo):
     assert [again] == undo("r2")
 
 
+def test_no_run_is_undone_if_one_of_them_cannot_be(job, sink, undo):
+    """The newest one could; the job would stand between what it was and what was asked for."""
+    run(job, "r1", 0)
+    run(job, "r2", 1, rewindable=False)
+    run(job, "r3", 2)
+
+    with pytest.raises(RevertError, match="run 'r2' cannot be rewound: it did not begin with a"):
+        undo("r1", with_later=True)
+    assert {0: ["r1 0"], 1: ["r2 1"], 2: ["r3 2"]} == sink.published
+    assert ["run r3: rewound: 1 epoch(s), 1 row(s) in fake reverted"] == undo("r3")
+
+
 def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     """
     A restore has set the job into the middle of the run: what it has left is counted, and the way

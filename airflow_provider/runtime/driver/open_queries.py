@@ -32,6 +32,7 @@ from airflow_provider.runtime.savepoints.needed_input import InputCheck
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
+    check_all,
     check_start,
     forget_older,
 )
@@ -244,14 +245,12 @@ def _check_state(
         start.check()
         return
     listing = InputCheck(spark_listing(job.spark))
-    newest, *others = _to_rewind(directory, spec.replays, with_later=spec.with_later)
-    savepoint = Rewind(directory, newest, job.queries, OpenFence(), clock, input=listing).check()
-    for each in others:
-        savepoint = check_start(directory, each, with_later=True)
-    if others:
-        Rewind(
-            directory, spec.replays, job.queries, OpenFence(), clock, input=listing
-        ).check_input()
+    rewinds = [
+        Rewind(directory, each, job.queries, OpenFence(), clock, input=listing)
+        for each in _to_rewind(directory, spec.replays, with_later=spec.with_later)
+    ]
+    check_all(rewinds)
+    savepoint = check_start(directory, spec.replays, with_later=len(rewinds) > 1)
     start.check_rewound(savepoint)
 
 
@@ -274,8 +273,8 @@ def check_under_lease(
             Rewind(directory, each, job.queries, lease, clock, by, listing)
             for each in _to_rewind(directory, spec.replays, with_later=spec.with_later)
         ]
-        if len(rewinds) > 1:  # before any of them is rewound
-            rewinds[-1].check_input()
+        if len(rewinds) > 1:
+            check_all(rewinds)
         for rewind in rewinds:
             rewind.rewind()
         check_preconditions(directory, run_id, driver_id=driver_id)

@@ -50,7 +50,7 @@ from airflow_provider.runtime.savepoints.retention import (
     dispose,
     pinned_savepoint,
 )
-from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
+from airflow_provider.runtime.savepoints.rewind import Rewind, check_all, check_start
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import Output, Written, output_of
 from airflow_provider.runtime.spark.session import jvm_pid, using_spark
@@ -203,14 +203,13 @@ def rewind_job(
         name = f"rewind-{run_id}"
         with _leased(directory, name, session, observer, clock, rewinds=run_id) as lease:
             listing = _input(session, accepts_loss=accepts_loss)
-
-            def rewind_of(run: str) -> Rewind:
-                return Rewind(directory, run, queries, lease, clock, input=listing)
-
-            runs = _to_rewind(directory, run_id, later, with_later=with_later)
-            if len(runs) > 1:  # all of their input, before the first of them is rewound
-                rewind_of(run_id).check_input()
-            rewound = [_rewind_one(directory, each, rewind_of(each)) for each in runs]
+            rewinds = [
+                Rewind(directory, each, queries, lease, clock, input=listing)
+                for each in _to_rewind(directory, run_id, later, with_later=with_later)
+            ]
+            if len(rewinds) > 1:
+                check_all(rewinds)
+            rewound = [_rewind_one(directory, each.run_id, each) for each in rewinds]
     return rewound if with_later else rewound[-1:]
 
 

@@ -193,9 +193,12 @@ class Rewind:
     by: str = "rewind"
     input: InputCheck = LISTED_HERE
 
-    def check(self) -> Savepoint | None:
-        """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`."""
-        savepoint = check_start(self.directory, self.run_id)
+    def check(self, after: Collection[str] = ()) -> Savepoint | None:
+        """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`.
+
+        *after* are the runs that are rewound before it.
+        """
+        savepoint = check_start(self.directory, self.run_id, with_later=bool(after))
         record = self.directory.run(self.run_id).record()
         if record is None or not is_current(self.directory, self.run_id):
             return None
@@ -203,16 +206,8 @@ class Rewind:
         self._check_same_history(savepoint)
         plan = self._restore.plan(self._settings(savepoint))
         for name, query in plan.queries.items():
-            self._check_alone(name, query["batch"])
+            self._check_alone(name, query["batch"], after)
         return savepoint
-
-    def check_input(self) -> None:
-        """Refuse to go back before this run if input that would be read again is gone."""
-        last = Restores(self.directory).last()
-        if last is not None and last.is_open:
-            return  # it was checked, and has to end
-        settings = self._settings(starting_savepoint(self.directory, self.run_id))
-        self.input.check(self.directory, settings.savepoint, settings.names, outputs=self.queries)
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to their state before it."""
@@ -265,9 +260,9 @@ class Rewind:
             except ConfigError as error:
                 raise RevertError(str(error)) from error
 
-    def _check_alone(self, query: str, epoch: int) -> None:
+    def _check_alone(self, query: str, epoch: int, after: Collection[str]) -> None:
         """Refuse when an older run was resumed after this one began: its rows would go, too."""
-        others = runs_after(self.directory.committables(query), epoch) - {self.run_id}
+        others = runs_after(self.directory.committables(query), epoch) - {self.run_id, *after}
         if others:
             raise RevertError(
                 f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
@@ -275,6 +270,14 @@ class Rewind:
                 "the job to a savepoint from before both: spark-stream savepoint restore "
                 "--revert"
             )
+
+
+def check_all(rewinds: Sequence[Rewind]) -> None:
+    """Refuse to rewind runs, the newest first, before the first of them is."""
+    last = Restores(rewinds[0].directory).last()
+    is_open = last is not None and last.is_open  # it has to end before the others can be checked
+    for number, rewind in enumerate(rewinds[:1] if is_open else rewinds):
+        rewind.check([each.run_id for each in rewinds[:number]])
 
 
 def put_rewound(
