@@ -77,7 +77,8 @@ def _begun(world: World, name: str, run_id: str, keep: int) -> list[World]:
     if run_id not in job.runs:
         steps.append(world.with_job(name, runs={**job.runs, run_id: Run(job.queries)}))
     elif not job.runs[run_id].wrote and keep:  # it begins here, and is rewound to here
-        steps.append(world.with_run(name, run_id, begins=job.queries))
+        moved = job.runs[run_id].moved or job.runs[run_id].begins != job.queries
+        steps.append(world.with_run(name, run_id, begins=job.queries, moved=moved))
     for query in QUERIES:
         if job.queries[query].lags:
             steps.append(publish(steps[-1], name, query))
@@ -277,8 +278,9 @@ def _go_on(
 ) -> Expected:
     begun, done = world.jobs[name].open, complete(world, name)
     if begun is not None and not begun.back and allows:
-        may = {Reason.OPEN, Reason.BEGUN, Reason.BEGUN_OTHERWISE, Reason.MISSING}
-        return Expected((done,), (world, done), may=frozenset(may), cut=(world, done))
+        odd = {Reason.OPEN, Reason.BEGUN, Reason.BEGUN_OTHERWISE, Reason.MISSING}
+        may = frozenset({*odd, Reason.STARTED_OVER})
+        return Expected((done,), (world, done), may=may, cut=(world, done))
     if begun is not None and begun.savepoint != savepoint:
         return refused(world, Reason.OPEN, unmatched)
     if unmatched:
@@ -339,7 +341,7 @@ def start_over(world: World, name: str, query: str) -> Expected:
 
 
 def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
-    """The rows of a run, and of those that have built on it, are reverted."""
+    """The rows of a run, and of those that have built on it, are reverted; of all or of none."""
     unsure = [each for each, run in world.jobs[name].runs.items() if run.wrote is None]
     if not unsure:
         return _rewind(world, name, run_id, with_later=with_later)
@@ -374,7 +376,8 @@ def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expect
             break
         now, begun = rewound_to(now, name, each)
         cut += [begun, now]
-        left.append(now)
+        if job.open is not None:  # only what is open is ended before all is known
+            left.append(now)
     if any(r.run == run_id for r in world.rows) and job.runs[run_id].rewound:
         may |= {Reason.IN_PART}
     after: tuple[World, ...] = (now,)
@@ -419,6 +422,7 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
         must.add(Reason.LATER_RUNS)
     if any(state.read for state in run.begins.values()) and run.saved is not True:
         (must if run.saved is False else may).add(Reason.NOT_REPLAYABLE)
+    may |= {Reason.NOT_REPLAYABLE} if run.moved else set()
     must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
     may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
     begun = rewound_to(world, name, run_id)[1].jobs[name].open

@@ -114,6 +114,7 @@ class Run:
         saved: whether its first savepoint is kept; None if a death left that open.
         wrote: whether it has written; None if a row may be staged, which another run then executes.
         ends: the epochs at its end; None if it has not ended.
+        moved: whether it was resumed where its record does not say that it begins.
     """
 
     begins: Queries
@@ -121,6 +122,7 @@ class Run:
     wrote: bool | None = False
     rewound: bool = False
     ends: Mapping[str, int] | None = None
+    moved: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

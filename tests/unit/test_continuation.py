@@ -502,7 +502,8 @@ def test_a_savepoint_is_not_restored_beside_rows_that_it_has_not_read(job, sink,
     written since has the numbers of those that the savepoint has read.
     """
     early, late = write_on(job, 3), write_on(job, 5)
-    new = EpochBench(tmp_path / "new", FakeSink("files:/new"))
+    output = FakeSink("files:/new")
+    new = EpochBench(tmp_path / "new", output)
     restore_job(new.storage.url, late.url, clock=job.clock)
     own = save(new, "own")
     restore_job(new.storage.url, early.url, clock=job.clock)
@@ -513,7 +514,7 @@ def test_a_savepoint_is_not_restored_beside_rows_that_it_has_not_read(job, sink,
     said = "'q' was set back since then, by operation 4, and has written epoch 3 since"
     with pytest.raises(ConfigError, match=said):
         restore_job(new.storage.url, own.url, clock=job.clock)
-    assert ["row 3"] == new.sinks[0].published[3]
+    assert ["row 3"] == output.published[3]
 
 
 @pytest.mark.parametrize(
