@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_provider.extensions.postgres.sink import postgres
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import newest_token
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RunRecord
 from airflow_provider.runtime.savepoints.restores import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
@@ -132,7 +133,8 @@ class Job:
         committer = self.bench.recovered(run_id)
         begin_rewindable(self.directory, record, self.bench.clock)
         kept = replayable_runs(self.directory, run_id, keep)
-        forget_older(self.directory, kept, self.bench.clock)
+        token = newest_token(self.directory.storage)
+        forget_older(self.directory, kept, self.bench.clock, token=token)
         for epoch in range(spark.logs.position().last_commit + 1, upto):
             spark.plan(epoch)
             rows = rows_of(run_id, epoch, epoch + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -55,6 +56,13 @@ class Faults:
         self._meanwhile: Callable[[], None] | None = None
         self.fired = False
         self.claims: list[str] = []
+        self._written: set[str] = set()
+
+    def has_written(self, url: str) -> bool:
+        """Whether something was written in a folder since this was last asked."""
+        below = {each for each in self._written if f"{each}/".startswith(f"{url}/")}
+        self._written -= below
+        return bool(below)
 
     def pause(self, dice: random.Random, meanwhile: Callable[[], None]) -> None:
         """Let another process act at one step, while this one stands still."""
@@ -100,6 +108,7 @@ class Faults:
 
         @functools.wraps(act)
         def write(*args: Any, **options: Any) -> Any:
+            self._written.add(args[0].url)
             is_due = self._is_due()
             if is_due and not self._is_late:
                 self._fire()
@@ -172,10 +181,10 @@ class SmallUpgrade(UpgradeSteps):
         """Accept what is declared."""
 
     def stop_old(self) -> str:
-        try:
-            return open_savepoint(self._savepoint).url
-        except UnknownJobError:
-            pass
+        with contextlib.suppress(UnknownJobError):
+            found = open_savepoint(self._savepoint)
+            if found.record.origin == "upgrade":
+                return found.url
         try:
             self._walk.publish(self._old)
             source = job_source(self._old.directory.url, self._walk.clock)

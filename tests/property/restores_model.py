@@ -49,14 +49,9 @@ def run(
     must |= {Reason.REWOUND if now is not None and now.rewound else None}
     if must - {None}:
         return refused(world, *must)
-    steps = [world]
-    if now is None:
-        runs = {**job.runs, run_id: Run(job.queries)}
-        steps.append(world.with_job(name, runs=runs))
-    for query in QUERIES:
-        if job.queries[query].lags:
-            steps.append(publish(steps[-1], name, query))
-    steps += _keep_start(steps[-1], name, run_id, keep)
+    if now is not None and now.wrote is None and keep and now.begins != job.queries:
+        return _run_unsure(world, name, run_id, writes, keep)
+    steps = _begun(world, name, run_id, keep)
     for query, new_row in writes:
         state = steps[-1].jobs[name].queries[query]
         if new_row in state.read:  # by this run, before it was paused
@@ -71,7 +66,37 @@ def run(
         steps.append(publish(steps[-1], name, query))
     ends = {q: len(state.read) for q, state in steps[-1].jobs[name].queries.items()}
     after = steps[-1].with_run(name, run_id, ends=ends)
-    return Expected((after,), (world,), cut=(*steps, _unsure_of_starts(after, job, name)))
+    # The driver marks what a rewind that died had begun to rewind.
+    may = frozenset({Reason.REWOUND} if run_id in job.pending else ())
+    return Expected((after,), (world,), may=may, cut=(*steps, _unsure_of_starts(after, job, name)))
+
+
+def _begun(world: World, name: str, run_id: str, keep: int) -> list[World]:
+    """Return the worlds up to the first batch of a run's attempt."""
+    job, steps = world.jobs[name], [world]
+    if run_id not in job.runs:
+        steps.append(world.with_job(name, runs={**job.runs, run_id: Run(job.queries)}))
+    elif not job.runs[run_id].wrote and keep:  # it begins here, and is rewound to here
+        moved = job.runs[run_id].moved or job.runs[run_id].begins != job.queries
+        steps.append(world.with_run(name, run_id, begins=job.queries, moved=moved))
+    for query in QUERIES:
+        if job.queries[query].lags:
+            steps.append(publish(steps[-1], name, query))
+    return steps + _keep_start(steps[-1], name, run_id, keep)
+
+
+def _run_unsure(
+    world: World, name: str, run_id: str, writes: Sequence[tuple[str, str]], keep: int
+) -> Expected:
+    """Of a run of which only a row may be staged: it began where it did, or begins now."""
+    job = world.jobs[name]
+    begins = (job.runs[run_id].begins, True), (job.queries, False)
+    both = [
+        run(world.with_run(name, run_id, begins=at, wrote=wrote), name, run_id, writes, keep)
+        for at, wrote in begins
+    ]
+    after, cut = ([w for e in both for w in getattr(e, which)] for which in ("after", "cut"))
+    return dataclasses.replace(both[0], after=(*after,), refused=(world,), cut=(world, *cut))
 
 
 def _unsure_of_starts(world: World, before: Job, name: str) -> World:
@@ -106,7 +131,7 @@ def _keep_start(world: World, name: str, run_id: str, keep: int) -> list[World]:
     return [unsure, done]
 
 
-def take(world: World, name: str, savepoint: str) -> Expected:
+def take(world: World, name: str, savepoint: str, *, for_upgrade: bool = False) -> Expected:
     """A savepoint has what is committed and published, and the plan of the batch after it."""
     job = world.jobs[name]
     has_none = not any(state.published for state in job.queries.values())
@@ -123,7 +148,7 @@ def take(world: World, name: str, savepoint: str) -> Expected:
     for unrecorded in _subsets(job):
         queries = {q: _saved(state, unrecorded=q in unrecorded) for q, state in job.queries.items()}
         if any(state.read for state in queries.values()):
-            saved = {**world.saved, savepoint: Saved(name, queries)}
+            saved = {**world.saved, savepoint: Saved(name, queries, for_upgrade)}
             after.append(dataclasses.replace(world, saved=saved))
         if not all(state.read for state in queries.values()):
             may |= frozenset({Reason.NOTHING_SAVED})
@@ -210,10 +235,14 @@ def _why_unsure(world: World, name: str, saved: Saved, *, reverts: bool) -> set[
     if not reverts and any(s.lags or s.planned for s in job.queries.values()):
         may.add(Reason.LATER_ROWS)  # its rows may be staged, and become visible
     has_left = any(r.output == job.output and not r.job for r in world.rows)
-    if has_left or any(state.age for state in job.queries.values()):
+    if has_left or job.was_reset:
         may.add(Reason.STARTED_OVER)  # these cannot be told from those after the savepoint
-    if saved.job != name and job.wrote:
-        may.add(Reason.FOREIGN)
+    if saved.job == name and any(
+        start not in world.saved or world.saved[start].job != name for start in job.starts
+    ):
+        may.add(Reason.REVERTED)  # rows after such a beginning have the numbers of those before it
+    if saved.job != name and (job.wrote or any(r.wrote is None for r in job.runs.values())):
+        may.add(Reason.FOREIGN)  # also for a row that is only staged
     return may
 
 
@@ -249,11 +278,15 @@ def _go_on(
 ) -> Expected:
     begun, done = world.jobs[name].open, complete(world, name)
     if begun is not None and not begun.back and allows:
-        may = {Reason.OPEN, Reason.BEGUN, Reason.BEGUN_OTHERWISE, Reason.MISSING}
-        return Expected((done,), (world, done), may=frozenset(may), cut=(world, done))
+        odd = {Reason.OPEN, Reason.BEGUN, Reason.BEGUN_OTHERWISE, Reason.MISSING}
+        may = frozenset({*odd, Reason.STARTED_OVER})
+        return Expected((done,), (world, done), may=may, cut=(world, done))
     if begun is not None and begun.savepoint != savepoint:
         return refused(world, Reason.OPEN, unmatched)
-    return refused(world, unmatched) if unmatched else Expected((done,), (world,), cut=(world,))
+    if unmatched:
+        return refused(world, unmatched)
+    may = frozenset({Reason.LATER_ROWS} if begun is not None and begun.reverts else ())
+    return Expected((done,), (world,), may=may, cut=(world,))
 
 
 def take_over(world: World, name: str, replaces: str | None) -> Expected:
@@ -263,23 +296,26 @@ def take_over(world: World, name: str, replaces: str | None) -> Expected:
     if barred := world.barred(name):
         return refused(world, barred)
     if job.open is not None and not is_ours:
-        return refused(world, Reason.OPEN, Reason.NEW_QUERY)
+        return refused(world, Reason.OPEN, Reason.NEW_QUERY, Reason.CLAIMED)
     if is_ours:
         return Expected((complete(world, name),), (world,), cut=(world,))
     begun = [state for state in job.queries.values() if state.read or state.planned]
     if job.starts or begun:
         is_new = len(begun) < len(QUERIES) and world.claimed != name
         new = frozenset({Reason.NEW_QUERY} if is_new else ())
-        # Unless this job follows the one of the claim.
-        return Expected((world,), (world,), frozenset() if world.claimed else new, new)
+        # Unless this job follows the one of the claim, or a run has died that began the query.
+        died = any(run.ends is None for run in job.runs.values())
+        return Expected((world,), (world,), frozenset() if world.claimed or died else new, new)
     # A run may have begun a query, and have died before it planned a batch.
     may = frozenset({Reason.NEW_QUERY} if job.runs else ())
-    if world.claimed is not None and world.claimed not in {name, replaces}:
+    may |= _why_unsure(world, name, Saved("", world.plain), reverts=False) & {Reason.STARTED_OVER}
+    if world.claimed is not None and world.claimed not in {name, replaces, job.follows}:
         return dataclasses.replace(refused(world, Reason.CLAIMED), may=may)
-    claimed = dataclasses.replace(world, claimed=world.claimed or name)
+    follows = world.with_job(name, follows=replaces or job.follows)
+    claimed = dataclasses.replace(follows, claimed=world.claimed or name)
     started = begin(claimed, name, Open(begins, world.plain, dict.fromkeys(QUERIES, -1)))
     after = (complete(started, name), *((world,) if job.runs else ()))
-    return Expected(after, (world,), may=may, cut=(world, claimed, started))
+    return Expected(after, (world,), may=may, cut=(world, follows, claimed, started))
 
 
 def start_over(world: World, name: str, query: str) -> Expected:
@@ -295,7 +331,7 @@ def start_over(world: World, name: str, query: str) -> Expected:
     if not state.read and not state.planned:
         return Expected((done,), (world,), cut=(world,))
     queries = {**done.jobs[name].queries, query: Query(age=state.age + 1)}
-    begun = done.with_job(name, open=Open(None, queries, {}))
+    begun = done.with_job(name, open=Open(None, queries, {}), was_reset=True)
     after = complete(begun, name)
     marked = dataclasses.replace(begun, rows=after.rows)
     # A row that is visible may have no record yet, and count as not published.
@@ -305,7 +341,7 @@ def start_over(world: World, name: str, query: str) -> Expected:
 
 
 def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
-    """The rows of a run, and of those that have built on it, are reverted."""
+    """The rows of a run, and of those that have built on it, are reverted; of all or of none."""
     unsure = [each for each, run in world.jobs[name].runs.items() if run.wrote is None]
     if not unsure:
         return _rewind(world, name, run_id, with_later=with_later)
@@ -340,7 +376,8 @@ def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expect
             break
         now, begun = rewound_to(now, name, each)
         cut += [begun, now]
-        left.append(now)
+        if job.open is not None:  # only what is open is ended before all is known
+            left.append(now)
     if any(r.run == run_id for r in world.rows) and job.runs[run_id].rewound:
         may |= {Reason.IN_PART}
     after: tuple[World, ...] = (now,)
@@ -385,6 +422,7 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
         must.add(Reason.LATER_RUNS)
     if any(state.read for state in run.begins.values()) and run.saved is not True:
         (must if run.saved is False else may).add(Reason.NOT_REPLAYABLE)
+    may |= {Reason.NOT_REPLAYABLE} if run.moved else set()
     must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
     may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
     begun = rewound_to(world, name, run_id)[1].jobs[name].open

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tests.property.restores_worlds import Job, Query, Row, World, complete
+from tests.property.restores_worlds import Job, Query, Row, Upgrade, World, complete
 
 
 class SeenJob(NamedTuple):
@@ -103,13 +103,16 @@ def _both(one: World, other: World) -> World:
 
 
 def strayed(world: World, cut: Iterable[World]) -> Iterator[World]:
-    """Yield what a run that was overtaken may still put: its record, or a plan.
+    """Yield what a process that was overtaken may still put: a record, or a plan.
 
     The plan is of a query that nobody knew of; the next driver leaves that location, and executes
-    the batch. The record says where the run would have begun.
+    the batch. The record of a run says where it would have begun, that of an upgrade its first
+    step: the same command goes on with it.
     """
     for each in cut:
         for name, job in each.jobs.items():
+            if job.upgrade is not None and world.jobs[name].upgrade is None:
+                yield world.with_job(name, upgrade=Upgrade(job.upgrade.to, job.upgrade.run_id))
             if new := {r: run for r, run in job.runs.items() if r not in world.jobs[name].runs}:
                 late = {r: dataclasses.replace(run, saved=None) for r, run in new.items()}
                 yield world.with_job(name, runs={**world.jobs[name].runs, **late})
@@ -129,7 +132,8 @@ def as_taken(world: World, savepoint: str, seen: Seen) -> World:
     queries = dict(saved.queries)
     for query, state in world.jobs[saved.job].queries.items():
         length, is_planned = found.get(query, (0, False))
-        longest = max((state, saved.queries[query]), key=lambda each: len(each.read))
+        both = state, saved.queries[query]
+        longest = max(both, key=lambda each: (len(each.read), each.planned is not None))
         known = (*longest.read, *([longest.planned] if longest.planned is not None else []))
         planned = known[length] if is_planned and length < len(known) else None
         queries[query] = dataclasses.replace(

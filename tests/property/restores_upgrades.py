@@ -80,9 +80,9 @@ def _stopped(world: World, name: str, savepoint: str) -> tuple[list[World], Expe
     for query, state in world.jobs[name].queries.items():
         if state.lags:
             steps.append(publish(steps[-1], name, query))
-    if savepoint in world.saved:
+    if savepoint in world.saved and world.saved[savepoint].is_upgrades:
         return steps, Expected((steps[-1],), (world,))
-    return steps, take(steps[-1], name, savepoint)
+    return steps, take(steps[-1], name, savepoint, for_upgrade=True)
 
 
 def _rejected(

@@ -65,6 +65,7 @@ from tests.property.restores_seen import (
     merged,
     strayed,
 )
+from tests.property.restores_speed import quicken
 from tests.property.restores_upgrades import upgrade
 from tests.property.restores_worlds import QUERIES, Expected, Job, Query, Reason, World
 from tests.unit.support import FakeFrame, counted, take_lease
@@ -122,6 +123,7 @@ class Walk:
         self._histories: list[tuple[str, ...]] = [()]
         self._jobs: dict[str, RealJob] = {}
         self._urls: dict[str, str] = {}
+        self._seen: dict[str, SeenJob] = {}
         self._plain = {q: self._plain_checkpoint(q) for q in QUERIES}
         read = {q: Query(self._histories[2 * n + 2], base=2) for n, q in enumerate(QUERIES)}
         self.worlds = [World({}, plain=read)]
@@ -130,6 +132,7 @@ class Walk:
         self._add("a", "out-a")
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
+        quicken(patch)
         for command in (restore_job, rewind_job):
             patch.setattr(
                 command, "declare_again", lambda directory, *_: self._job_in(directory).queries
@@ -273,19 +276,22 @@ class Walk:
         if twice := [row for row, count in rows.items() if count > 1]:
             raise FindingError([*self.told, f"twice: {twice}"], "twice")
         return Seen(
-            {
-                name: SeenJob(
-                    restores.what_is_unfinished(job.directory) is not None,
-                    {q: self._state(job, q) for q in QUERIES},
-                    self._runs(job),
-                    frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
-                    step.step.name if (step := active_upgrade(job.directory)) else None,
-                )
-                for name, job in self._jobs.items()
-            },
+            {name: self._see_job(job) for name, job in self._jobs.items()},
             self._saved(),
             frozenset(rows),
         )
+
+    def _see_job(self, job: RealJob) -> SeenJob:
+        """Return what can be seen of a job; where nothing was written since, what was seen then."""
+        if job.name not in self._seen or self._faults.has_written(job.directory.url):
+            self._seen[job.name] = SeenJob(
+                restores.what_is_unfinished(job.directory) is not None,
+                {q: self._state(job, q) for q in QUERIES},
+                self._runs(job),
+                frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
+                step.step.name if (step := active_upgrade(job.directory)) else None,
+            )
+        return self._seen[job.name]
 
     def _runs(self, job: RealJob) -> dict[str, bool]:
         """Return the runs, and whether each has ended: its final checkpoint may be in a lease yet."""
@@ -584,9 +590,9 @@ class Walk:
         chosen = [*QUERIES, *dice.choices(QUERIES, k=dice.randint(0, 1))]  # each has to commit
         writes = [(query, f"row {number}.{n}") for n, query in enumerate(chosen)]
         good = dice.random() < 0.6
-        url = f"{job.directory.url}/savepoints/up-{to}"
-        self._urls.setdefault(f"up-{to}", url)
         run_id = upgrade_id(new.directory.url)
+        url = f"{job.directory.url}/savepoints/{run_id}"
+        self._urls.setdefault(f"up-{to}", url)
         self._keeps[run_id] = 1
         return (
             f"upgrade {job.name} to {to} {writes} good={good}",

@@ -98,10 +98,11 @@ NEW: Queries = {name: Query() for name in QUERIES}
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A savepoint: whose, and what its queries have read."""
+    """A savepoint: whose, what its queries have read, and whether an upgrade has taken it."""
 
     job: str
     queries: Queries
+    is_upgrades: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Run:
         saved: whether its first savepoint is kept; None if a death left that open.
         wrote: whether it has written; None if a row may be staged, which another run then executes.
         ends: the epochs at its end; None if it has not ended.
+        moved: whether it was resumed where its record does not say that it begins.
     """
 
     begins: Queries
@@ -120,6 +122,7 @@ class Run:
     wrote: bool | None = False
     rewound: bool = False
     ends: Mapping[str, int] | None = None
+    moved: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +172,10 @@ class Job:
     Attributes:
         starts: the savepoints that it was ever set to.
         wrote: whether it has ever written a row.
+        was_reset: whether a start-over was ever begun, also one that did not end.
         upgrade: by which another version takes, or has taken, its place.
         pending: runs that no longer count, and may not be marked yet.
+        follows: the job that it has said it replaces.
     """
 
     output: str
@@ -179,8 +184,10 @@ class Job:
     open: Open | None = None
     starts: frozenset[str] = frozenset()
     wrote: bool = False
+    was_reset: bool = False
     upgrade: Upgrade | None = None
     pending: frozenset[str] = frozenset()
+    follows: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -139,9 +139,8 @@ class Job:
             record = put_run_record(self._directory.run(run_id), record, lease)
             if keep:
                 begin_rewindable(self._directory, record, self._clock)
-            forget_older(
-                self._directory, replayable_runs(self._directory, run_id, keep), self._clock
-            )
+            kept = replayable_runs(self._directory, run_id, keep)
+            forget_older(self._directory, kept, self._clock, token=lease.token)
             chosen = self._random.choices(running, k=self._random.randint(0, 3 * len(running)))
             for each in running if is_first else chosen:
                 self._write(*each)

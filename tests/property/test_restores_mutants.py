@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -68,8 +68,8 @@ def asks_only_the_id_that_was_replaced(patch: Patch) -> None:
         journals.append(Journal(directory.storage))
         return read(directory, names)
 
-    def why(query: QueryHistory, epoch: int, back: SetBack | None) -> str:
-        operation = journals[-1].read(back.number) if back is not None else None
+    def why(query: QueryHistory, epoch: int, back: Sequence[SetBack]) -> str:
+        operation = journals[-1].read(back[0].number) if back else None
         plans = operation.plan.queries.values() if operation is not None else ()
         replaced = [each["replaces"] for each in plans]
         written = [each for each in query.written if each.query_id in replaced]
@@ -84,7 +84,7 @@ def lets_no_restore_follow_a_start_over(patch: Patch) -> None:
     """Before c168b56d: a start-over that was cut short gave way to none."""
     real = history._reverted_by
 
-    def by(jobs: JobHistory, query: QueryHistory, epoch: int, back: SetBack | None) -> Any:
+    def by(jobs: JobHistory, query: QueryHistory, epoch: int, back: Sequence[SetBack]) -> Any:
         if jobs.open is None:
             return None
         plan = dataclasses.replace(jobs.open.plan, reverts=True)

@@ -20,6 +20,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     LeaseLostError,
+    OutageError,
     RevertError,
 )
 from airflow_provider.runtime.jobdir.end_of_input import (
@@ -40,7 +41,7 @@ from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import Restore
 from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
 from airflow_provider.runtime.savepoints.restores import Restores, why_awaited
-from airflow_provider.runtime.savepoints.retention import dispose
+from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -493,6 +494,60 @@ def test_a_reader_whose_job_cannot_be_reached_hides_no_other_need(job, tmp_path,
     with pytest.raises(ConfigError, match="not removed, it is needed: .*job: a restore of"):
         dispose(early.url, clock=job.clock)
     dispose(late.url, clock=job.clock)
+
+
+@pytest.mark.slow
+def test_a_savepoint_is_not_restored_beside_rows_that_it_has_not_read(job, sink, tmp_path):
+    """
+    The job began with rows of another directory, and was then set to fewer of them: what it has
+    written since has the numbers of those that the savepoint has read.
+    """
+    early, late = write_on(job, 3), write_on(job, 5)
+    output = FakeSink("files:/new")
+    new = EpochBench(tmp_path / "new", output)
+    restore_job(new.storage.url, late.url, clock=job.clock)
+    own = save(new, "own")
+    restore_job(new.storage.url, early.url, clock=job.clock)
+    restore_job(new.storage.url, own.url, clock=job.clock)  # nothing was written meanwhile
+    restore_job(new.storage.url, early.url, clock=job.clock)
+    write_on(new, 4)
+
+    said = "'q' was set back since then, by operation 4, and has written epoch 3 since"
+    with pytest.raises(ConfigError, match=said):
+        restore_job(new.storage.url, own.url, clock=job.clock)
+    assert ["row 3"] == output.published[3]
+
+
+@pytest.mark.parametrize(
+    ("error", "remains"), [(OSError("no route"), True), (PermissionError("not yours"), False)]
+)
+def test_a_savepoint_stays_while_a_job_that_may_need_it_does_not_answer(
+    job, tmp_path, monkeypatch, error, remains
+):
+    """
+    In an outage its restore may be open, and its rows are reverted already. An account that may not
+    read that job would wait for ever.
+    """
+    far, saved = str(tmp_path / "far"), write_on(job, 3)
+    with dies_at("restore.numbered"):
+        restore_job(far, saved.url, clock=job.clock)
+    write_on(job, 5)
+    job.close()
+
+    def asked(job_dir: str, savepoint: Savepoint) -> str:
+        if job_dir == far:
+            raise error
+        return why_awaited(job_dir, savepoint)
+
+    monkeypatch.setattr(retention_module, "why_awaited", asked)
+    removed = retain(
+        f"{job.storage.url}/savepoints", Retention(keep=1, origins=("manual",)), clock=job.clock
+    )
+    if remains:
+        with pytest.raises(OutageError, match="a job may need it: .*far does not answer: no route"):
+            dispose(saved.url, clock=job.clock)
+    assert ([] if remains else [saved.folder]) == removed
+    assert remains == job.storage.exists(f"savepoints/{saved.folder}")
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_what_still_counts_is_the_same(directory):
     assert (newest, last) == (after.newest(), after.last_restore())
     assert left == left_locations(directory.storage, present(after.newest()))
     assert 7 == present(after.made(5)).token
-    assert [SetBack(5, -1, keeps_output=False)] == after.changes()["q"]
+    assert [SetBack(5, -1, keeps_output=False, has_ended=True)] == after.changes()["q"]
     assert changes[0] == after.changes()["q"][0]
     assert [4, 2] == [start.number for start in Restores(directory).starts()]
     assert starts[0] == next(Restores(directory).starts())
@@ -170,16 +170,20 @@ def test_a_reader_that_has_listed_what_is_removed_does_not_guess(directory):
         listed.changes()
 
 
-CHANGES = st.lists(st.builds(SetBack, st.just(0), st.integers(-1, 9), st.booleans()), max_size=9)
+CHANGES = st.lists(
+    st.builds(SetBack, st.just(0), st.integers(-1, 9), st.booleans(), st.booleans()), max_size=9
+)
 
 
 @given(CHANGES, st.integers(0, 10), st.integers(0, 9))
 def test_a_change_that_is_left_out_decides_nothing(drawn, since, epoch):
-    """For any savepoint: whether it was set back before its epoch since, and whether output stayed."""
+    """For any savepoint: how far it was set back before its epoch since, and whether output stayed."""
     changes = [change._replace(number=len(drawn) - n) for n, change in enumerate(drawn)]
 
     def verdict(changes):
         later = [change for change in changes if change.number > since]
-        return any(c.batch < epoch for c in later), any(c.keeps_output for c in later)
+        behind = [change for change in later if change.batch < epoch]
+        ended = min((change.batch for change in behind if change.has_ended), default=None)
+        return bool(behind), ended, any(change.keeps_output for change in later)
 
     assert verdict(changes) == verdict(meaningful(changes))

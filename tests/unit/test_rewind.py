@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_r
 from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import newest_token
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -92,7 +93,8 @@ def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True, **o
 def keep(job: EpochBench, run_id: str, runs: int) -> list[str]:
     """Dispose of the savepoints of older runs, and return the folders that are left."""
     directory = JobDirectory(job.storage)
-    forget_older(directory, replayable_runs(directory, run_id, runs), job.clock)
+    kept = replayable_runs(directory, run_id, runs)
+    forget_older(directory, kept, job.clock, token=newest_token(job.storage))
     return job.storage.list("savepoints")
 
 
@@ -112,6 +114,34 @@ def test_a_run_that_began_with_the_job(job, sink):
     check_no_open_restore(JobDirectory(job.storage))
     run(job, "r2", 0, 1)
     assert {0: ["r2 0"], 1: ["r2 1"]} == sink.published
+
+
+def test_a_run_is_not_rewound_by_what_a_reset_has_planned(job, sink):
+    """Both set queries to no savepoint; the one keeps rows that the other reverts."""
+    run(job, "r1", 0, 1)
+    directory = JobDirectory(job.storage)
+    lease = job.lease("r2")
+    reset = RestoreSettings(None, {"q": ""}, keep_outputs=True)
+    with dies_at("restore.begun"):
+        Restore(directory, lease, job.clock).begin(reset)
+    job.close()
+
+    with pytest.raises(CheckpointError, match="were to be reset, which began .* did not end"):
+        rewind(job, "r1").rewind()
+    assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
+    assert directory.run("r1").rewound() is None
+
+
+def test_a_driver_presumed_dead_leaves_the_starts_of_later_runs(job):
+    """It has counted the runs to keep before it was paused, and knows of none since."""
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    late = newest_token(job.storage)
+    run(job, "r3", 2)
+
+    forget_older(JobDirectory(job.storage), ["r2"], job.clock, token=late)
+    assert ["rewind-r2", "rewind-r3"] == job.storage.list("savepoints")
+    assert ["rewind-r3"] == keep(job, "r3", 1)
 
 
 def test_a_run_that_began_in_the_middle(job, sink):
@@ -475,6 +505,18 @@ def test_what_is_reverted_is_counted(job, undo):
     ] == undo("r1", with_later=True)[1:]
     again = "run r2: rewound: 2 epoch(s), 2 row(s) in fake had been reverted before by rewind"
     assert [again] == undo("r2")
+
+
+def test_no_run_is_undone_if_one_of_them_cannot_be(job, sink, undo):
+    """The newest one could; the job would stand between what it was and what was asked for."""
+    run(job, "r1", 0)
+    run(job, "r2", 1, rewindable=False)
+    run(job, "r3", 2)
+
+    with pytest.raises(RevertError, match="run 'r2' cannot be rewound: it did not begin with a"):
+        undo("r1", with_later=True)
+    assert {0: ["r1 0"], 1: ["r2 1"], 2: ["r3 2"]} == sink.published
+    assert ["run r3: rewound: 1 epoch(s), 1 row(s) in fake reverted"] == undo("r3")
 
 
 def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):

@@ -86,7 +86,7 @@ def save_start(
     fold_operations(directory.storage, Restores(directory).is_start)
     if replayable is not None:
         begin_rewindable(directory, run, clock)
-        forget_older(directory, replayable, clock)
+        forget_older(directory, replayable, clock, token=token)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,12 +103,19 @@ def fold(
 def meaningful(changes: Iterable[SetBack]) -> list[SetBack]:
     """Return the changes of a query, newest first, without those that a later one outdoes.
 
-    A savepoint from before a change is refused if it was taken behind its batch, or if output was
-    kept: a later change to the same batch or an earlier one, or that keeps output, says so as well.
+    A savepoint from before a change may be refused if it was taken behind its batch, or if output
+    was kept: a later change to the same batch or an earlier one says so as well.
     """
     left: list[SetBack] = []
     for change in changes:
-        is_further_back = all(change.batch < each.batch for each in left)
-        if is_further_back or (change.keeps_output and not any(e.keeps_output for e in left)):
+        if not any(_says_as_much(each, change) for each in left):
             left.append(change)
     return left
+
+
+def _says_as_much(later: SetBack, change: SetBack) -> bool:
+    return (
+        later.batch <= change.batch
+        and later.keeps_output >= change.keeps_output
+        and later.has_ended >= change.has_ended
+    )

@@ -136,11 +136,13 @@ class SetBack(NamedTuple):
         number: of the operation.
         batch: the query continued after it; -1 for its beginning.
         keeps_output: whether what it had written stayed.
+        has_ended: whether that was done; a later one may have taken its place.
     """
 
     number: Positive
     batch: Batch
     keeps_output: bool
+    has_ended: bool
 
 
 class Made(NamedTuple):
@@ -245,7 +247,8 @@ class Journal:
         for operation in self.restores():
             plan = operation.plan
             for name, query in plan.queries.items():
-                change = SetBack(operation.number, query["batch"], plan.keep_outputs)
+                batch, has_ended = query["batch"], not operation.is_open
+                change = SetBack(operation.number, batch, plan.keep_outputs, has_ended)
                 changes.setdefault(name, []).append(change)
         for name, folded in self.folded.changes.items():
             changes.setdefault(name, []).extend(folded)

@@ -161,7 +161,7 @@ def why_not_of_history(
         elif saved is None:
             continue
         elif is_own:
-            back = next((change for change in since if change.batch < saved.epoch), None)
+            back = [change for change in since if change.batch < saved.epoch]
             opened = _reverted_by(history, query, saved.epoch, back)
             if opened is not None:
                 return open_restore(history.url, opened)
@@ -175,25 +175,35 @@ def why_not_of_history(
 
 
 def _reverted_by(
-    history: JobHistory, query: QueryHistory, epoch: int, back: SetBack | None
+    history: JobHistory, query: QueryHistory, epoch: int, back: Sequence[SetBack]
 ) -> OperationRecord | None:
     """Return the open restore by which the rows may be gone from some sinks already."""
     opened = history.open
-    if opened is None or back is None or opened.number != back.number or not opened.plan.reverts:
+    if opened is None or not back or opened.number != back[0].number or not opened.plan.reverts:
         return None
-    first = [each.first_after(back.batch) for each in query.written]
-    return opened if any(each is not None and each <= epoch for each in first) else None
+    written = [_written_since(each, back) for each in query.written]
+    return opened if any(each is not None and each <= epoch for each in written) else None
 
 
-def _why_reverted(query: QueryHistory, epoch: int, back: SetBack | None) -> str:
-    if back is None:
-        return ""
+def _written_since(written: Written, back: Sequence[SetBack]) -> int | None:
+    return written.first_after(min(change.batch for change in back))
+
+
+def _why_reverted(query: QueryHistory, epoch: int, back: Sequence[SetBack]) -> str:
+    ended = [change for change in back if change.has_ended]
     # The rows may be of any earlier id: a query need not write between two restores.
-    for each in query.written:
+    for each in query.written if back else ():
+        what = f"was set back since then, by operation {back[0].number}"
         if each.reverted_from is not None and each.reverted_from <= epoch and each.has_own:
             return (
-                f"was set back since then, by operation {back.number}, so its epochs from "
-                f"{each.reverted_from} on were reverted, and the savepoint has read them"
+                f"{what}, so its epochs from {each.reverted_from} on were reverted, and the "
+                "savepoint has read them"
+            )
+        written = _written_since(each, ended) if ended else None
+        if written is not None and written <= epoch:  # the job had begun with rows of another one
+            return (
+                f"{what}, and has written epoch {written} since, and the savepoint has read other "
+                f"rows up to {epoch}"
             )
     return ""
 

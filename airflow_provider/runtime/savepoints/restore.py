@@ -177,6 +177,8 @@ class Restore:
 
     def _begin_again(self, last: OperationRecord, settings: RestoreSettings) -> OperationRecord:
         self._check_same(last, settings.savepoint)
+        if last.plan.keep_outputs != settings.keep_outputs:  # a reset is no rewind
+            raise open_restore(self.directory.url, last)
         plan, rewinds = last.plan, [*dict.fromkeys([*last.rewinds, *settings.rewinds])]
         if plan.partitions == settings.partitions and rewinds == last.rewinds:
             return last

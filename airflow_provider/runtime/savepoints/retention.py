@@ -28,6 +28,7 @@ from airflow_provider.runtime.base.names import is_name
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
+    OutageError,
     SavepointBusyError,
     SparkStreamError,
     refusing,
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.inventory import NeededFile
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
     from airflow_provider.runtime.storage.file_tree import FileFacts
 
 
@@ -177,7 +180,7 @@ def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = Non
     for savepoint in retention.expired(savepoints, clock.now()):
         try:
             _unmake(savepoint, clock)
-        except (ConfigError, CheckpointError, PermissionError) as error:
+        except (ConfigError, CheckpointError, OutageError, PermissionError) as error:
             log.warning("%s: not disposed of: %s", savepoint.url, error)
             continue
         gone.append(savepoint.folder)
@@ -190,6 +193,7 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 
     Raises:
         ConfigError: it is a job directory, or may not be removed.
+        OutageError: a job directory that may need it does not answer; nothing was removed.
         SavepointBusyError: another process is restoring or removing it.
 
     Crash safety: it is complete, or garbage; calling it again completes it.
@@ -273,20 +277,33 @@ def _unmake(savepoint: Savepoint, clock: Clock) -> None:
 
 def _check_not_needed(savepoint: Savepoint) -> None:
     """Refuse while a job can go on from nothing else: from its restore, or its upgrade."""
-    record, needs = savepoint.record, ""
+    record, needs, away = savepoint.record, "", ""
     restored = {each.job_dir for each in readers(open_storage(savepoint.url)) if each.job_dir}
     for job_dir in sorted({*restored, *([record.source] if record.job else [])}):
         try:
             needs = why_awaited(job_dir, savepoint) or needs  # the rows after it are gone
             found = upgrade_over(directory_at(job_dir))
-        except OSError as error:  # it says nothing against its removal
+        except PermissionError as error:  # this account can never find out
             log.info("%s: not known whether %s needs it: %s", savepoint.url, job_dir, error)
             continue
-        if found is not None and found[1].is_open:
-            begins, reverts = found[1].savepoint == savepoint.url, record.is_start_of(found[1].id)
-            needs = describe_version(*found) if begins or reverts else needs
+        except OSError as error:
+            away = f"{job_dir} does not answer: {error}"
+            continue
+        if found is not None and found[1].is_open and _is_of_upgrade(savepoint, *found):
+            needs = describe_version(*found)
     if needs:
         raise ConfigError(f"{savepoint.url}: not removed, it is needed: {needs}")
+    if away:
+        raise OutageError(
+            f"{savepoint.url}: not removed, a job may need it: {away}; try again, or if that "
+            "directory is gone permanently, remove the savepoint's folder yourself"
+        )
+
+
+def _is_of_upgrade(savepoint: Savepoint, old: JobDirectory, upgrade: UpgradeRecord) -> bool:
+    """Whether an upgrade begins with a savepoint, or reverts to it; it may not be recorded yet."""
+    begins = upgrade.savepoint or f"{old.url}/savepoints/{upgrade.id}"
+    return savepoint.url == begins or savepoint.record.is_start_of(upgrade.id)
 
 
 def _check_unread(location: Storage, clock: Clock) -> None:

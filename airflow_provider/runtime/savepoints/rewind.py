@@ -126,9 +126,14 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
             return
 
 
-def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
-    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*."""
-    rule = _Older(frozenset(kept))
+def forget_older(
+    directory: JobDirectory, kept: Collection[str], clock: Clock, *, token: int
+) -> None:
+    """Dispose of the savepoints with which runs have begun, except those of the runs *kept*.
+
+    A driver that was presumed dead, whose lease has the number *token*, leaves those of later ones.
+    """
+    rule = _Older(frozenset(kept), token)
     root = directory.storage.at("savepoints")
     if not any(rule.is_about(name) for name in root.list("")):
         return  # what others keep there need not be read
@@ -142,6 +147,7 @@ def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -
 @dataclasses.dataclass(frozen=True)
 class _Older:
     kept: frozenset[str]
+    token: int
 
     def is_about(self, folder: str) -> bool:
         ours = folder.startswith(_folder(""))
@@ -149,7 +155,8 @@ class _Older:
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
         del now
-        return [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
+        starts = [s for s in savepoints if s.record.origin == REWIND and self.is_about(s.folder)]
+        return [s for s in starts if s.record.token <= self.token]
 
 
 def check_start(
@@ -189,9 +196,12 @@ class Rewind:
     by: str = "rewind"
     input: InputCheck = LISTED_HERE
 
-    def check(self) -> Savepoint | None:
-        """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`."""
-        savepoint = check_start(self.directory, self.run_id)
+    def check(self, after: Collection[str] = ()) -> Savepoint | None:
+        """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`.
+
+        *after* are the runs that are rewound before it.
+        """
+        savepoint = check_start(self.directory, self.run_id, with_later=bool(after))
         record = self.directory.run(self.run_id).record()
         if record is None or not is_current(self.directory, self.run_id):
             return None
@@ -199,16 +209,8 @@ class Rewind:
         self._check_same_history(savepoint)
         plan = self._restore.plan(self._settings(savepoint))
         for name, query in plan.queries.items():
-            self._check_alone(name, query["batch"])
+            self._check_alone(name, query["batch"], after)
         return savepoint
-
-    def check_input(self) -> None:
-        """Refuse to go back before this run if input that would be read again is gone."""
-        last = Restores(self.directory).last()
-        if last is not None and last.is_open:
-            return  # it was checked, and has to end
-        settings = self._settings(starting_savepoint(self.directory, self.run_id))
-        self.input.check(self.directory, settings.savepoint, settings.names, outputs=self.queries)
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to their state before it."""
@@ -261,9 +263,9 @@ class Rewind:
             except ConfigError as error:
                 raise RevertError(str(error)) from error
 
-    def _check_alone(self, query: str, epoch: int) -> None:
+    def _check_alone(self, query: str, epoch: int, after: Collection[str]) -> None:
         """Refuse when an older run was resumed after this one began: its rows would go, too."""
-        others = runs_after(self.directory.committables(query), epoch) - {self.run_id}
+        others = runs_after(self.directory.committables(query), epoch) - {self.run_id, *after}
         if others:
             raise RevertError(
                 f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
@@ -288,18 +290,17 @@ def runs_to_rewind(
 
 
 def check_rewinds(rewinds: Sequence[Rewind]) -> Savepoint | None:
-    """Refuse, before the first of several is rewound, what would stop at a later one.
+    """Refuse to rewind runs, the newest first, before the first of them is.
 
     Returns:
         The savepoint to which the last of them goes back, that of the oldest run.
     """
-    newest, *others = rewinds
-    savepoint = newest.check()
-    for each in others:
-        savepoint = check_start(each.directory, each.run_id, with_later=True)
-    if others:  # all of their input
-        others[-1].check_input()
-    return savepoint
+    oldest = rewinds[-1]
+    last = Restores(oldest.directory).last()
+    is_open = last is not None and last.is_open  # it has to end before the others can be checked
+    for number, rewind in enumerate(rewinds[:1] if is_open else rewinds):
+        rewind.check([each.run_id for each in rewinds[:number]])
+    return check_start(oldest.directory, oldest.run_id, with_later=len(rewinds) > 1)
 
 
 def put_rewound(
