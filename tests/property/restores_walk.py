@@ -289,7 +289,9 @@ class Walk:
                 {q: self._state(job, q) for q in QUERIES},
                 self._runs(job),
                 frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
-                step.step.name if (step := active_upgrade(job.directory)) else None,
+                (step.step.name, step.to.rpartition("/")[2])
+                if (step := active_upgrade(job.directory))
+                else None,
             )
         return self._seen[job.name]
 
