@@ -275,7 +275,8 @@ def _why_reverted(
     if not earlier:
         return ""
     back, storage = earlier[0], directory.committables(name)
-    lowest = min(each.plan.queries[name]["batch"] for each in earlier)
+    reverting = [each.plan.queries[name] for each in earlier if not each.plan.keep_outputs]
+    lowest = min((query["batch"] for query in reverting), default=epoch)
     # The rows may be of any earlier id: a query need not write between two restores.
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
