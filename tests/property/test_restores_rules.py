@@ -29,7 +29,7 @@ from tests.property import (
     restores_worlds,
 )
 from tests.property.restores_walk import search
-from tests.property.restores_worlds import Open, Query, Reason, Run, World
+from tests.property.restores_worlds import Open, Query, World
 
 Patch = pytest.MonkeyPatch
 Rule = Callable[[Patch], None]
@@ -143,7 +143,7 @@ REFUSALS: Mapping[str, Rule] = {
     "a run that no longer counts": _returning(
         None, (preconditions, "rewound_error"), (restores_walk, "rewound_error")
     ),
-    "a run without its start": _returning(True, (rewind, "_begins_without_state")),
+    "a run without its start": _returning(1, (rewind, "_begins_without_state")),
     "starts of later runs": _forgets_starts_of_later_runs,
     "all runs before the first": _returning(None, (restore_job, "check_all")),
     "a version that is replaced": _returning(
