@@ -405,6 +405,10 @@ def rewound_to(world: World, name: str, run_id: str) -> tuple[World, World]:
     return complete(begun, name), begun
 
 
+def _counts(job: Job, run_id: str) -> bool:
+    return run_id in job.runs and job.runs[run_id].wrote is True and not job.runs[run_id].rewound
+
+
 def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason], set[Reason]]:
     job = world.jobs[name]
     run = job.runs[run_id]
@@ -426,6 +430,8 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
     must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
     may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
     begun = rewound_to(world, name, run_id)[1].jobs[name].open
-    if begun is not None and any(r.run != run_id for r in begun.lost):
-        may.add(Reason.NOT_ALONE)
+    if begun is not None and (others := {r.run for r in begun.lost} - {run_id}):
+        (must if any(_counts(job, each) for each in others) else may).add(Reason.NOT_ALONE)
+    if any(r.run == run_id and not r.job for r in world.rows):
+        must.add(Reason.STARTED_OVER)  # its rows stay, so it would not be rewound
     return must, may

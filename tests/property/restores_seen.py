@@ -16,7 +16,7 @@ class SeenJob(NamedTuple):
     queries: Mapping[str, tuple[tuple[str, ...], str | None]]
     runs: Mapping[str, bool]
     rewound: frozenset[str]
-    upgrade: str | None
+    upgrade: tuple[str, str] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def _is_job_seen(job: Job, seen: SeenJob) -> bool:
         seen.is_open == (job.open is not None)
         and seen.runs == {run_id: each.ends is not None for run_id, each in job.runs.items()}
         and flagged <= seen.rewound <= flagged | job.pending
-        and seen.upgrade == (job.upgrade.step.name if job.upgrade else None)
+        and seen.upgrade == ((job.upgrade.step.name, job.upgrade.to) if job.upgrade else None)
         and (seen.is_open or seen.queries == queries)
     )
 

@@ -1,4 +1,4 @@
-"""What makes a walk of restores quicker, and changes nothing that it can see.
+"""Shortcuts that make a walk of restores quicker, and change nothing that it can see.
 
 Its job directories lie in memory, no other process writes there, and no name in them is a link: files
 are opened by their paths, documents of the same bytes are parsed once, and files are copied without

@@ -54,6 +54,7 @@ from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import CheckpointBuilder, a_final, a_run
 from tests.dying import DeathError
 from tests.property import restores_model as model
+from tests.property import restores_worlds as worlds
 from tests.property.epoch_sink import EpochSink
 from tests.property.restores_bench import FAST, FIRST, Clock, Faults, RealJob, SmallUpgrade
 from tests.property.restores_seen import (
@@ -84,11 +85,15 @@ CHANCES = {
 STORIES = (
     "run run take",
     "run run take",
+    "run run start_over run rewind rewind",
+    "run run run rewind run rewind",
+    "run take begin_from run take restore rewind",
     "run take run take restore upgrade restore restore rewind restore",
     "run take start_over run upgrade run restore restore",
     "run take start_over restore run take start_over restore",
 )
 """How a history begins; the later ones lead to crossings that are rare otherwise."""
+OVER = worlds.Step.ACCEPTED
 MOST_WORLDS = 32
 """With more that are possible a history is not followed any further: it would take long."""
 PAUSED = 0.2
@@ -289,7 +294,9 @@ class Walk:
                 {q: self._state(job, q) for q in QUERIES},
                 self._runs(job),
                 frozenset(r for r in job.directory.run_ids() if job.directory.run(r).rewound()),
-                step.step.name if (step := active_upgrade(job.directory)) else None,
+                (step.step.name, step.to.rpartition("/")[2])
+                if (step := active_upgrade(job.directory))
+                else None,
             )
         return self._seen[job.name]
 
@@ -468,6 +475,8 @@ class Walk:
         upgrades = [job.upgrade for job in world.jobs.values() if job.upgrade is not None]
         live = [name for name in world.jobs if name not in self._new or world.jobs[name].runs]
         live = [name for name in live if name not in self._new or name in {u.to for u in upgrades}]
+        if dice.random() < 0.8:  # of a version that is replaced nearly all is refused
+            live = [n for n in live if (u := world.jobs[n].upgrade) is None or u.step is not OVER]
         opened = [name for name in live if world.jobs[name].open is not None]
         if opened and dice.random() < 0.5:
             return self._jobs[dice.choice(opened)]
