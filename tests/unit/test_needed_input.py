@@ -29,7 +29,7 @@ from airflow_provider.runtime.savepoints.needed_input import (
 )
 from airflow_provider.runtime.savepoints.read_files import START, ReadFiles, read_files
 from airflow_provider.runtime.savepoints.restores import Restores
-from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
+from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable, check_rewinds
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sources.declared import SourceDefinition
@@ -230,13 +230,15 @@ def test_the_input_of_several_runs_is_checked_before_the_first_is_rewound(job, m
     job.run("r3", 2)
     job.remove(1)
 
+    both = [job.rewind_of("r3"), job.rewind_of("r2")]
+
     with pytest.raises(LostInputError, match="2 files .* 1 of them"):
-        job.rewind_of("r2").check_input()
+        check_rewinds(both)
     with monkeypatch.context() as patch:
         patch.setattr("airflow_provider.runtime.savepoints.restore.Restore.finish", _die)
         with pytest.raises(OSError, match="power"):
             job.rewind("r3")
-    job.rewind_of("r2").check_input()
+    check_rewinds(both)
 
 
 def _die(*_: Any, **__: Any) -> None:
