@@ -64,6 +64,15 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (SparkError("FAILED_READ_FILE.FILE_NOT_EXIST", ""), DATA_MISSING),
         (
             SparkError(
+                "STREAM_FAILED",
+                "java.lang.IllegalStateException: Cannot load current offset at snapshot 5, the "
+                "snapshot was expired or removed",
+            ),
+            DATA_MISSING,
+        ),
+        (SparkError("DELTA_TRUNCATED_TRANSACTION_LOG", ""), DATA_MISSING),
+        (
+            SparkError(
                 "FAILED_READ_FILE.FILE_NOT_EXIST",
                 "Caused by: java.io.FileNotFoundException: /in/1.csv (Permission denied)",
             ),

@@ -37,7 +37,13 @@ from airflow_provider.runtime.failures.rules import (
 from tests.unit.recorded_failures import recorded
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_CONNECTORS = {"KAFKA_DATA_LOSS*"}  # in a package that Spark does not come with
+OF_CONNECTORS = {  # in packages that Spark does not come with
+    "KAFKA_DATA_LOSS*",
+    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE",
+    "DELTA_MISSING_FILES_UNEXPECTED_VERSION",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS",
+}
 SINCE_4_3 = {
     "CANNOT_INSTANTIATE_HIVE_FUNCTION",
     "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT",

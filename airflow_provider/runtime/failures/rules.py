@@ -377,6 +377,19 @@ RULES: Final[tuple[Rule, ...]] = (
         remedy=CORRECT_FILE,
     ),
     Rule(
+        "a table no longer has the version or snapshot after which it would be read on",
+        _DATA_MISSING,
+        conditions=_names(
+            "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE DELTA_MISSING_FILES_UNEXPECTED_VERSION "
+            "DELTA_TRUNCATED_TRANSACTION_LOG DELTA_VERSIONS_NOT_CONTIGUOUS"
+        ),
+        words=("the snapshot was expired or removed",),  # of Iceberg's connector
+        remedy=(
+            "begin again with a new job directory and output, and let the table keep its history "
+            "for longer than its readers may stand still"
+        ),
+    ),
+    Rule(
         "a store did not give a file as a whole",
         _RECOVERABLE,
         conditions=("FAILED_READ_FILE*",),
