@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.driver import initial_state, restore_job
+from airflow_provider.runtime.driver.compatibility import match_queries
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import preconditions, upgrade_record
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.savepoints import (
     checkpoint_source,
     restore,
@@ -20,6 +22,7 @@ from airflow_provider.runtime.savepoints import (
     rewind,
 )
 from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from tests.property import (
     restores_model,
@@ -49,35 +52,33 @@ def _returning(value: object, *names: tuple[object, str]) -> Rule:
 
 
 def _saves_while_it_is_set(patch: Patch) -> None:
-    real = checkpoint_source.Restores.last
+    real = Restores.last
 
     def last(restores: Any) -> Any:
         found = real(restores)
         return None if found is not None and found.is_open else found
 
-    quiet = type("Quiet", (checkpoint_source.Restores,), {"last": last})
+    quiet = type("Quiet", (Restores,), {"last": last})
     patch.setattr(checkpoint_source, "Restores", quiet)
 
 
 def _resets_what_is_not_published(patch: Patch) -> None:
-    real = restore.plan_reset
+    real = restore_log.plan_reset
 
     def plan(directory: Any, name: str) -> dict[str, Any]:
         with pytest.MonkeyPatch.context() as inner:
-            found = restore_log.EpochRecords
-            listing = dataclasses.replace(found(directory.storage, "none").find(), precommitted={})
-            inner.setattr(found, "find", lambda _: listing)
+            nothing = EpochRecords(directory.storage, "none").find()
+            inner.setattr(EpochRecords, "find", lambda _: nothing)
             return real(directory, name)
 
     patch.setattr(restore, "plan_reset", plan)
 
 
 def _matches_any_query(patch: Patch) -> None:
-    real = initial_state.match_queries
     patch.setattr(
         initial_state,
         "match_queries",
-        lambda savepoint, names, **_: real(savepoint, names, allow_non_restored=True),
+        lambda savepoint, names, **_: match_queries(savepoint, names, allow_non_restored=True),
     )
 
 
