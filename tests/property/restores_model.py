@@ -379,7 +379,7 @@ def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expect
         if job.open is not None:  # only what is open is ended before all is known
             left.append(now)
     if any(r.run == run_id for r in world.rows) and job.runs[run_id].rewound:
-        may |= {Reason.IN_PART}
+        (may if job.open is not None else must).add(Reason.IN_PART)
     after: tuple[World, ...] = (now,)
     if job.open is not None and run_id in job.open.rewinds and not job.runs[run_id].wrote:
         after = (now, world.with_run(name, run_id, rewound=True))
@@ -421,8 +421,8 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
         must.add(Reason.OPEN)
         may |= set() if job.open.back else {Reason.STARTED_OVER}
     order = [*job.runs]
-    later = [job.runs[each] for each in order[order.index(run_id) + 1 :]]
-    if any(each.wrote and not each.rewound for each in later):
+    later = {*order[order.index(run_id) + 1 :]}
+    if any(job.runs[each].wrote and not job.runs[each].rewound for each in later):
         must.add(Reason.LATER_RUNS)
     if any(state.read for state in run.begins.values()) and run.saved is not True:
         (must if run.saved is False else may).add(Reason.NOT_REPLAYABLE)
@@ -430,7 +430,7 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
     must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
     may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
     begun = rewound_to(world, name, run_id)[1].jobs[name].open
-    if begun is not None and (others := {r.run for r in begun.lost} - {run_id}):
+    if begun is not None and (others := {r.run for r in begun.lost} - {run_id, *later}):
         (must if any(_counts(job, each) for each in others) else may).add(Reason.NOT_ALONE)
     if any(r.run == run_id and not r.job for r in world.rows):
         must.add(Reason.STARTED_OVER)  # its rows stay, so it would not be rewound

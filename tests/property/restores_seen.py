@@ -113,12 +113,15 @@ def strayed(world: World, cut: Iterable[World]) -> Iterator[World]:
         for name, job in each.jobs.items():
             if job.upgrade is not None and world.jobs[name].upgrade is None:
                 yield world.with_job(name, upgrade=Upgrade(job.upgrade.to, job.upgrade.run_id))
+            bases = [world]
             if new := {r: run for r, run in job.runs.items() if r not in world.jobs[name].runs}:
                 late = {r: dataclasses.replace(run, saved=None) for r, run in new.items()}
-                yield world.with_job(name, runs={**world.jobs[name].runs, **late})
+                bases.append(world.with_job(name, runs={**world.jobs[name].runs, **late}))
+            yield from bases[1:]
             for query, state in job.queries.items():
                 if state.planned and not state.read and world.jobs[name].queries[query] == Query():
-                    yield world.with_query(name, query, planned=state.planned)
+                    for base in bases:
+                        yield base.with_query(name, query, planned=state.planned)
 
 
 def as_taken(world: World, savepoint: str, seen: Seen) -> World:

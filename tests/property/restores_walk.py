@@ -88,6 +88,8 @@ STORIES = (
     "run run start_over run rewind rewind",
     "run run run rewind run rewind",
     "run take begin_from run take restore rewind",
+    "run take restore rewind run take restore rewind",
+    "run start_over run start_over run",
     "run take run take restore upgrade restore restore rewind restore",
     "run take start_over run upgrade run restore restore",
     "run take start_over restore run take start_over restore",

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider.runtime.driver import (
     beginning,
-    compatibility,
     idle_job,
     initial_state,
     rewind_job,
     take_over,
 )
+from airflow_provider.runtime.driver.compatibility import match_queries
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import preconditions, upgrade_record
 from airflow_provider.runtime.savepoints import (
@@ -77,11 +77,10 @@ def _resets_what_is_not_published(patch: Patch) -> None:
 
 
 def _matches_any_query(patch: Patch) -> None:
-    real = compatibility.match_queries
     patch.setattr(
         initial_state,
         "match_queries",
-        lambda savepoint, names, **_: real(savepoint, names, allow_non_restored=True),
+        lambda savepoint, names, **_: match_queries(savepoint, names, allow_non_restored=True),
     )
 
 
