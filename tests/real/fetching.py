@@ -19,9 +19,14 @@ WORK = Path(__file__).resolve().parents[2] / ".work" / "real"
 FETCH_S = 600.0
 
 
-def jars_of(pom: Path) -> list[Path]:
-    """Return the jars of a pom; without Maven or its registry the test is skipped."""
-    name = f"{pom.parent.name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+def jars_of(pom: Path, **properties: str) -> list[Path]:
+    """Return the jars of a pom; without Maven or its registry the test is skipped.
+
+    *properties* of the pom have other values, such as another version.
+    """
+    options = [f"-D{name}={value}" for name, value in sorted(properties.items())]
+    digest = hashlib.sha256(pom.read_bytes() + " ".join(options).encode()).hexdigest()
+    name = f"{pom.parent.name}-{digest[:12]}"
     folder = WORK / name
     WORK.mkdir(parents=True, exist_ok=True)
     with (WORK / f"{name}.lock").open("w") as lock:
@@ -29,16 +34,16 @@ def jars_of(pom: Path) -> list[Path]:
         if not folder.is_dir():
             unfinished = WORK / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            _copy_dependencies(pom, unfinished)
+            _copy_dependencies(pom, unfinished, options)
             unfinished.replace(folder)
     return sorted(folder.glob("*.jar"))
 
 
-def _copy_dependencies(pom: Path, folder: Path) -> None:
+def _copy_dependencies(pom: Path, folder: Path, options: list[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         pytest.skip(f"{pom.parent.name}: no Maven here")
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    command = [maven, "-q", "-B", "-f", str(pom), *options, "dependency:copy-dependencies"]
     try:
         done = subprocess.run(
             [*command, f"-DoutputDirectory={folder}"],

@@ -18,6 +18,7 @@ from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
     FILE_SCAN,
+    is_named_scan,
     leaves,
     option_of,
     planned_tasks,
@@ -265,9 +266,10 @@ class BatchExecution:
         """Return the rows read from named sources; None where the plan does not tell."""
         plan = self._execution.executedPlan()
         before = plan.initialPlan() if _is_adaptive(plan) else plan
-        if any(leaf.getClass().getSimpleName() in _UNCOUNTED for leaf in leaves(before)):
-            return None
         tag = source_tag(self._df.sparkSession._jvm)
+        for leaf in leaves(before):
+            if leaf.getClass().getSimpleName() in _UNCOUNTED and not is_named_scan(leaf, tag):
+                return None
         return count_source_rows(plan, lambda leaf: source_of(leaf, (), tag), tag)
 
 

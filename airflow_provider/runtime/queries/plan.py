@@ -216,6 +216,8 @@ def _table_options(leaf: Any) -> Any | None:
         return leaf.relation().options()
     if kind == "DataSourceV2Relation":
         return leaf.options()
+    if kind == "DataSourceV2ScanRelation":
+        return leaf.relation().options()
     return None
 
 
@@ -274,6 +276,14 @@ def source_scans(plan: Any, tag: Any = None) -> Iterator[Any]:
                 is_ours = not is_marker(name)
             if is_ours:
                 yield leaf
+        elif is_named_scan(leaf, tag):
+            yield leaf
+
+
+def is_named_scan(leaf: Any, tag: Any) -> bool:
+    """Whether a leaf of a batch job's plan reads a source that Spark knows as a table."""
+    is_scan = leaf.getClass().getSimpleName() == _BATCH_SCAN
+    return is_scan and tag is not None and _linked(leaf, tag) is not None
 
 
 def source_of(leaf: Any, sources: Iterable[tuple[Any, str]], tag: Any = None) -> str | None:
@@ -281,21 +291,20 @@ def source_of(leaf: Any, sources: Iterable[tuple[Any, str]], tag: Any = None) ->
     stream = stream_of(leaf)
     if stream is not None:
         return next((name for each, name in sources if each.equals(stream)), None)
-    if leaf.getClass().getSimpleName() != FILE_SCAN:
+    kind = leaf.getClass().getSimpleName()
+    if kind not in {FILE_SCAN, _BATCH_SCAN}:
         return None
-    name = option_of(leaf.relation().options(), SOURCE_OPTION)
+    name = option_of(leaf.relation().options(), SOURCE_OPTION) if kind == FILE_SCAN else None
     return _linked(leaf, tag) if name is None and tag is not None else name
 
 
 def _linked(leaf: Any, tag: Any) -> str | None:
     """Return the name of a leaf of an executed plan by that of its logical plan."""
     link = leaf.logicalLink()
-    named = (
-        (_tagged(each, tag) for each in items(link.get().collectLeaves()))
-        if link.isDefined()
-        else ()
-    )
-    return next(filter(None, named), None)
+    for each in items(link.get().collectLeaves()) if link.isDefined() else ():
+        if name := _tagged(each, tag) or option_of(_table_options(each), SOURCE_OPTION):
+            return name
+    return None
 
 
 def rows_of(leaf: Any) -> int:

@@ -1,0 +1,25 @@
+"""Clusters of Kafka, one of each version for all tests that need no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.kafka.cluster import VERSIONS, Cluster, running
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder: Path = tmp_path_factory.mktemp("kafka")
+    with running(Cluster(folder, version=request.param)) as started:
+        yield started
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Return a name of the test's own."""
+    return "t-" + request.node.name.partition("[")[0].removeprefix("test_").replace("_", "-")[:80]
