@@ -82,6 +82,8 @@ CHANCES = {
     "upgrade": 5,
     "take_over": 1,
 }
+MEANWHILE = {**CHANCES, "dispose": 8}
+"""How often another process does what, while one is paused."""
 STORIES = (
     "run run take",
     "run run take",
@@ -90,6 +92,7 @@ STORIES = (
     "run take begin_from run take restore rewind",
     "run take restore rewind run take restore rewind",
     "run start_over run start_over run",
+    "run take restore dispose restore",
     "run take run take restore upgrade restore restore rewind restore",
     "run take start_over run upgrade run restore restore",
     "run take start_over restore run take start_over restore",
@@ -209,7 +212,7 @@ class Walk:
 
     def _take_two(self, dice: random.Random, told: str, expect: Expect, act: Act) -> None:
         """Pause a process in the middle, let another one act that takes it for dead, and go on."""
-        other = dice.choices([*CHANCES], [*CHANCES.values()])[0]
+        other = dice.choices([*MEANWHILE], [*MEANWHILE.values()])[0]
         told_too, expect_too, act_too = getattr(self, f"_{other}")(dice)
         errors: list[BaseException | None] = []
         self._faults.pause(dice, lambda: errors.append(_error_of(act_too)))
