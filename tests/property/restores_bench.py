@@ -66,10 +66,7 @@ class Faults:
 
     def pause(self, dice: random.Random, meanwhile: Callable[[], None]) -> None:
         """Let another process act at one step, while this one stands still."""
-        self._left, self._meanwhile = (
-            dice.choice((dice.randint(1, 12), dice.randint(1, 60))),
-            meanwhile,
-        )
+        self._left, self._meanwhile = _some_step(dice), meanwhile
         self._is_late, self.fired = dice.random() < 0.5, False
 
     def arm(self, dice: random.Random | None) -> None:
@@ -77,7 +74,7 @@ class Faults:
         self._left, self.fired = 0, False
         if dice is None:
             return
-        self._left = dice.choice((0, dice.randint(1, 12), dice.randint(1, 60)))
+        self._left = _some_step(dice) if dice.random() < 0.75 else 0
         self._error = dice.choice((DeathError, OSError))
         self._is_late = dice.random() < 0.5
 
@@ -118,6 +115,11 @@ class Faults:
             return done
 
         return write
+
+
+def _some_step(dice: random.Random) -> int:
+    """Return a step of a command: a rewind has ten, a run some forty, an upgrade a hundred."""
+    return dice.randint(*dice.choice(((1, 12), (1, 40), (10, 60), (10, 110))))
 
 
 @dataclasses.dataclass
