@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -45,7 +46,12 @@ from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import output_of, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
-from airflow_provider.runtime.testing.job_directories import QUERY_ID, CheckpointBuilder, a_run
+from airflow_provider.runtime.testing.job_directories import (
+    QUERY_ID,
+    CheckpointBuilder,
+    a_final,
+    a_run,
+)
 from tests.dying import dies_at
 from tests.present import present
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
@@ -517,6 +523,24 @@ def test_no_run_is_undone_if_one_of_them_cannot_be(job, sink, undo):
         undo("r1", with_later=True)
     assert {0: ["r1 0"], 1: ["r2 1"], 2: ["r3 2"]} == sink.published
     assert ["run r3: rewound: 1 epoch(s), 1 row(s) in fake reverted"] == undo("r3")
+
+
+def test_no_run_is_undone_before_one_whose_rows_stay_in_part(job, sink, undo):
+    """A restore has left rows of it, which the rewind of an older run would revert."""
+    run(job, "r1", 0)
+    final = a_final("r1")
+    ended = {"q": dataclasses.replace(final.queries["q"], batch_id=0)}
+    JobDirectory(job.storage).run("r1").put_final(dataclasses.replace(final, queries=ended))
+    run(job, "r2", 1)
+    saved = take_savepoint(
+        job_source(job.storage.url, job.clock), f"{job.storage.url}/savepoints/s1", clock=job.clock
+    )
+    restore_job(job.storage.url, saved.url, clock=job.clock)  # r2 has no end: it is marked
+    run(job, "r3", 2)
+
+    with pytest.raises(RevertError, match="'r1' cannot be rewound alone: r2 has written"):
+        undo("r1", with_later=True)
+    assert {0: ["r1 0"], 1: ["r2 1"], 2: ["r3 2"]} == sink.published
 
 
 def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):

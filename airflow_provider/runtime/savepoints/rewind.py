@@ -295,11 +295,13 @@ def check_rewinds(rewinds: Sequence[Rewind]) -> Savepoint | None:
     Returns:
         The savepoint to which the last of them goes back, that of the oldest run.
     """
-    oldest = rewinds[-1]
+    oldest, after = rewinds[-1], list[str]()
     last = Restores(oldest.directory).last()
     is_open = last is not None and last.is_open  # it has to end before the others can be checked
-    for number, rewind in enumerate(rewinds[:1] if is_open else rewinds):
-        rewind.check([each.run_id for each in rewinds[:number]])
+    for rewind in rewinds[:1] if is_open else rewinds:
+        rewind.check(after)
+        if rewind.directory.run(rewind.run_id).rewound() is None:  # else its rows stay, if any do
+            after.append(rewind.run_id)
     return check_start(oldest.directory, oldest.run_id, with_later=len(rewinds) > 1)
 
 
