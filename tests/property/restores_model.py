@@ -143,7 +143,7 @@ def take(world: World, name: str, savepoint: str, *, for_upgrade: bool = False) 
     all_begun = all(state.published for state in job.queries.values())
     may = frozenset() if all_begun else frozenset({Reason.NOTHING_SAVED})
     if any(why):
-        return dataclasses.replace(refused(world, *why), may=may)
+        return dataclasses.replace(refused(world, *why), may=frozenset({Reason.NOTHING_SAVED}))
     after = []
     for unrecorded in _subsets(job):
         queries = {q: _saved(state, unrecorded=q in unrecorded) for q, state in job.queries.items()}
@@ -430,7 +430,8 @@ def _why_not_rewound(world: World, name: str, run_id: str) -> tuple[set[Reason],
     must |= {*why_wrong(world, name, Saved(name, run.begins), reverts=True)}
     may |= _why_unsure(world, name, Saved(name, run.begins), reverts=True)
     begun = rewound_to(world, name, run_id)[1].jobs[name].open
-    if begun is not None and (others := {r.run for r in begun.lost} - {run_id, *later}):
+    known = {run_id, *(later if Reason.LATER_RUNS in must else ())}
+    if begun is not None and (others := {r.run for r in begun.lost} - known):
         (must if any(_counts(job, each) for each in others) else may).add(Reason.NOT_ALONE)
     if any(r.run == run_id and not r.job for r in world.rows):
         must.add(Reason.STARTED_OVER)  # its rows stay, so it would not be rewound

@@ -397,6 +397,8 @@ class Walk:
                 raise error
             return
         with self._driving(job, run_id, url, allows=url is not None) as lease:
+            if run.final() is not None:  # a driver that died had sealed it
+                return
             directory.put_job(JobRecord(name="job", created="now"))
             sparks = {q: job.checkpoint(q) for q in QUERIES}
             wanted = a_run(
@@ -637,6 +639,11 @@ class Walk:
 
     def _start_over(self, dice: random.Random) -> tuple[str, Expect, Act]:
         job, query = self._any_job(dice), dice.choice(QUERIES)
+        jobs = self.worlds[0].jobs.items()
+        lagging = [(name, q) for name, j in jobs for q in QUERIES if j.queries[q].lags]
+        if lagging and dice.random() < 0.5:
+            name, query = dice.choice(lagging)
+            job = self._jobs[name]
         number = next(self._numbers)
         changed = Topology((f"events-{number}", f"more-{number}"), ())
 
