@@ -13,6 +13,7 @@ A command is a function of a world (``restores_worlds.py``) that returns what ma
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
@@ -372,7 +373,10 @@ def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expect
         why, unsure = _why_not_rewound(now, name, each)
         must |= why
         may |= unsure
-        if must:
+        if must:  # of the reasons of several runs the code names one
+            older = chain[chain.index(each) :]
+            whys = (why for run in older for why in _why_not_rewound(now, name, run))
+            may |= {*itertools.chain(*whys)} - {Reason.LATER_RUNS}
             break
         now, begun = rewound_to(now, name, each)
         cut += [begun, now]
