@@ -159,7 +159,7 @@ def why_not_of_history(
             why = "was reset after it was taken, and its output was kept, so these rows cannot "
             why += "be distinguished from those after the savepoint"
         elif saved is None:
-            continue
+            why = "" if is_own else _why_begun_again(query)
         elif is_own:
             back = [change for change in since if change.batch < saved.epoch]
             opened = _reverted_by(history, query, saved.epoch, back)
@@ -216,6 +216,12 @@ def _why_foreign(history: JobHistory, query: QueryHistory, epoch: int, savepoint
             f"directory, has read other rows up to epoch {epoch}"
         )
     own = [each for each in query.written if each.has_own]
+    gone = min((e.reverted_from for e in own if e.reverted_from is not None), default=epoch + 1)
+    if gone <= epoch and {*history.lineage[:1]} & {*savepoint.record.lineage}:
+        return (
+            f"has reverted its epochs from {gone} on here, and the savepoint, which is of "
+            "another job directory that continues from this one, has read them"
+        )
     begun = min((each.copied for each in own), default=-1)
     is_start = any(is_of(start, savepoint) for start in history.starts)
     # The output may be the same, as after an upgrade, also of a query that began without state.
@@ -231,6 +237,15 @@ def _why_foreign(history: JobHistory, query: QueryHistory, epoch: int, savepoint
             f"knows what that one has written, or reverted, of the epochs up to {epoch} in this one"
         )
     return ""
+
+
+def _why_begun_again(query: QueryHistory) -> str:
+    if not any(each.has_own and each.copied >= 0 for each in query.written):
+        return ""
+    return (
+        "has begun here with another savepoint of another job directory, whose rows may be in this "
+        "output, and this savepoint, which does not have the query, would let it write them again"
+    )
 
 
 def check_same_history(
