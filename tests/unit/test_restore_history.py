@@ -34,9 +34,7 @@ def savepoint(lineage: Sequence[str], **queries: int) -> Any:
 
 
 @pytest.mark.parametrize(("copied", "is_refused"), [(3, True), (-1, False)])
-def test_a_query_that_began_with_rows_of_another_job_does_not_begin_again(
-    copied: int, is_refused: bool
-) -> None:
+def test_a_query_that_began_with_rows_of_another_job_does_not_begin_again(copied, is_refused):
     """Nothing here reverts those rows, and a savepoint without the query has not read them."""
     written = Written("id", "/job/q", has_own=True, copied=copied, reverted_from=4)
 
@@ -51,8 +49,8 @@ def test_a_query_that_began_with_rows_of_another_job_does_not_begin_again(
     [(["new", "old"], 1, True), (["new", "old"], 2, False), (["other"], 1, False)],
 )
 def test_rows_that_were_reverted_are_missed_in_savepoints_of_later_versions_too(
-    lineage: list[str], reverted_from: int, is_refused: bool
-) -> None:
+    lineage, reverted_from, is_refused
+):
     """As after a rejected version, whose savepoints have read the rows of the old one."""
     written = Written("id", "/job/q", has_own=True, reverted_from=reverted_from)
 
