@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.real.fetching import jars_of
 
@@ -155,8 +156,8 @@ class Cluster:
     @functools.cached_property
     def admin(self) -> Any:
         """An administrator's client; its answers end with it."""
-        settings = {"bootstrap.servers": self.servers, "log_level": 2, **self.client}
-        return AdminClient(settings)
+        settings: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 2}
+        return AdminClient({**settings, **self.client})
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Create a topic, with as many copies as there are brokers, and wait until it is there."""
