@@ -1,60 +1,133 @@
-"""Which savepoints of other job directories fit the rows that a job's outputs have."""
+"""The history of a job against a savepoint, as facts: which rows the outputs have, and which it has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan, SetBack
 from airflow_provider.runtime.savepoints.history import (
     JobHistory,
     QueryHistory,
     Written,
     why_not_of_history,
+    why_written_twice,
 )
+from tests.present import present
+
+NOW = "2026-01-01T00:00:00Z"
+EPOCH = 5  # the last one that the savepoint has read
+OWN, OTHER = ("job",), ("other",)
 
 
-def history(written: Written, lineage: Sequence[str]) -> JobHistory:
+def written(*standing: tuple[int, int], **facts: Any) -> Written:
+    return Written("id", "/committables/id", standing=standing, has_own=True, **facts)
+
+
+def history(*ids: Written, changes: tuple[SetBack, ...] = (), **facts: Any) -> JobHistory:
+    facts = {"lineage": OWN, "open": None, "starts": (), **facts}
     return JobHistory(
-        url="/job",
-        lineage=lineage,
-        changes={},
-        open=None,
-        starts=(),
-        queries={"q": QueryHistory(written.query_id, [written])},
+        "/job", changes={"q": changes}, queries={"q": QueryHistory("id", ids)}, **facts
     )
 
 
-def savepoint(lineage: Sequence[str], **queries: int) -> Any:
-    saved = {name: SimpleNamespace(epoch=epoch) for name, epoch in queries.items()}
-    record = SimpleNamespace(lineage=lineage, restores=0, queries=saved)
-    return SimpleNamespace(url="/s1", record=record)
+def back(batch: int, number: int = 3, *, keeps: bool = False, ended: bool = True) -> SetBack:
+    return SetBack(number, batch, keeps_output=keeps, has_ended=ended)
 
 
-@pytest.mark.parametrize(("copied", "is_refused"), [(3, True), (-1, False)])
-def test_a_query_that_began_with_rows_of_another_job_does_not_begin_again(copied, is_refused):
-    """Nothing here reverts those rows, and a savepoint without the query has not read them."""
-    written = Written("id", "/job/q", has_own=True, copied=copied, reverted_from=4)
-
-    found = why_not_of_history(history(written, ["new", "old"]), savepoint(["other"]), {"q": ""})
-    assert is_refused == (found is not None)
-    if found is not None:
-        assert "does not have the query, would let it write them again" in str(found)
+def why(then: JobHistory, lineage: tuple[str, ...] = OWN, *, restores: int = 2) -> str:
+    """Return why a savepoint, taken after so many restores, is not of a history."""
+    record = SimpleNamespace(
+        lineage=[*lineage],
+        restores=restores,
+        queries={"q": SimpleNamespace(epoch=EPOCH)},
+        taken=NOW,
+    )
+    savepoint: Any = SimpleNamespace(url="/s", record=record)
+    error = why_not_of_history(then, savepoint, {"q": "q"})
+    return str(error) if error is not None else ""
 
 
 @pytest.mark.parametrize(
-    ("lineage", "reverted_from", "is_refused"),
-    [(["new", "old"], 1, True), (["new", "old"], 2, False), (["other"], 1, False)],
+    "then",
+    [
+        history(),
+        history(written((0, 9))),
+        history(written((0, 9)), changes=(back(2, 1),)),  # before it was taken
+        history(written((0, 5), reverted_from=6), changes=(back(5),)),
+        history(written((0, 9)), changes=(back(-1, keeps=True, ended=False),)),  # never done
+    ],
 )
-def test_rows_that_were_reverted_are_missed_in_savepoints_of_later_versions_too(
-    lineage, reverted_from, is_refused
-):
-    """As after a rejected version, whose savepoints have read the rows of the old one."""
-    written = Written("id", "/job/q", has_own=True, reverted_from=reverted_from)
+def test_a_savepoint_of_the_jobs_own_history(then):
+    """Its rows are in the outputs, each once, and no others up to its epoch."""
+    assert not why(then)
 
-    found = why_not_of_history(history(written, ["old"]), savepoint(lineage, q=1), {"q": "q"})
-    assert is_refused == (found is not None)
-    if found is not None:
-        assert "'q' has reverted its epochs from 1 on here" in str(found)
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (history(written((0, 2), reverted_from=3), changes=(back(2),)), "from 3 on were reverted"),
+        (
+            history(written((0, 2), reverted_from=3), changes=(back(9, 4), back(2))),
+            "by operation 3, so its epochs from 3 on were reverted",
+        ),
+        (history(written((3, 4)), changes=(back(2),)), "has written epoch 3 since"),
+        (history(written(is_left=True), changes=(back(-1, keeps=True),)), "was reset after it"),
+    ],
+)
+def test_rows_that_were_set_back_since_it_was_taken(then, words):
+    """They are gone, others have come, or both cannot be told apart."""
+    assert words in why(then)
+
+
+def test_a_restore_that_is_open_may_have_reverted_rows():
+    """It has to end first: nobody knows from which outputs they are gone."""
+    plan = RestorePlan("/s0", NOW, {"q": {"batch": 2}}, reverts=True)
+    opened = OperationRecord(number=3, token=1, began=NOW, restore=plan)
+    then = history(written((0, 9)), changes=(back(2, ended=False),), open=opened)
+
+    assert "a restore of /s0 began" in why(then)
+    assert isinstance(
+        why_not_of_history(
+            then,
+            SimpleNamespace(  # type: ignore[arg-type]
+                url="/s",
+                record=SimpleNamespace(
+                    lineage=[*OWN], restores=0, queries={"q": SimpleNamespace(epoch=EPOCH)}
+                ),
+            ),
+            {"q": "q"},
+        ),
+        CheckpointError,
+    )
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (history(), ""),
+        (history(written((6, 9))), ""),
+        (history(written((4, 9))), "has written epoch 4 here"),
+        (history(written((6, 9), copied=5)), "has begun here with another savepoint"),
+        (history(written(is_left=True)), "was reset"),
+    ],
+)
+def test_a_savepoint_of_another_job_directory(then, words):
+    """It has read other rows up to its epoch, so none of these may be here."""
+    found = why(then, OTHER)
+
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_rows_that_would_be_written_again():
+    """Those after the plan that nothing reverts."""
+    then = history(written((0, 9)))
+    plan = RestorePlan("/s", NOW, {"q": {"batch": 5}})
+
+    assert "has written epochs 6 to 9" in str(present(why_written_twice(then, plan)))
+    assert why_written_twice(then, plan, {"q"}) is None
+    assert why_written_twice(then, RestorePlan("/s", NOW, {"q": {"batch": 9}})) is None
