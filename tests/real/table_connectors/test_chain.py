@@ -15,8 +15,8 @@ from tests.real.table_connectors.test_table_connectors import EXTENSIONS, HERE, 
 pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.timeout(1800)]
 
 STEPS = (
+    "sink.staged:2",  # of bronze, which has two batches of files in a round
     "ends.recorded",
-    "sink.staged:2",
     "sink.precommitted",
     "{kind}.committed",
     "sink.committed",
