@@ -36,7 +36,10 @@ def upgrade(
     if mine.step is Step.STOPPING:
         stopped, saved = _stopped(steps[-1], name, mine.savepoint)
         steps += stopped
-        left = (steps[-1].with_job(name, upgrade=None),)
+        before = (
+            world if job.open is not None else steps[-1]
+        )  # nothing is published into an open one
+        left = (before.with_job(name, upgrade=None),)
         if job.open is not None or saved.must:
             return Expected((), left, must=frozenset({Reason.NOT_STOPPED}), cut=(*steps, *left))
         may = frozenset({Reason.NOT_STOPPED} if saved.may else ())
