@@ -385,8 +385,8 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         words=("the snapshot was expired or removed",),  # of Iceberg's connector
         remedy=(
-            "begin again with a new job directory and output, and let the table keep its history "
-            "for longer than its readers may stand still"
+            "let the table keep its history for longer than its readers may stand still; now "
+            f"{FROM_SCRATCH}"
         ),
     ),
     Rule(
