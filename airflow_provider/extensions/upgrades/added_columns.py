@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.extensions.upgrades.canonical_expressions import canonical, conjuncts, id_of
+from airflow_provider.extensions.upgrades.canonical_expressions import canonical
+from airflow_provider.runtime.queries.plan_tree import conjuncts, id_of
 from airflow_provider.runtime.queries.taps import ADDED, ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_provider.extensions.upgrades.canonical_expressions import Node
+    from airflow_provider.runtime.queries.plan_tree import Node
 
 _RECORDS: Final = "records of {} that fit its schema"
 

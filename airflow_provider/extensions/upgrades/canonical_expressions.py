@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.operators import type_text
+from airflow_provider.runtime.queries.plan_tree import id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow_provider.runtime.queries.plan_tree import Node, Values
 
     Text = Callable[["Node"], str]
 
-Values = dict[str, Any]
 _MOST_CHARS: Final = 400
 """A column that is used twice in each of many steps has a text that doubles with every step."""
 
@@ -74,44 +76,6 @@ _TO_MOMENT: Final = "PreciseTimestampConversion"
 _ADDS_GAP: Final = frozenset({"TimeAdd", "TimestampAddInterval"})
 
 
-class Node(NamedTuple):
-    """A node of a tree of Spark's."""
-
-    kind: str
-    values: Values
-    children: tuple[Node, ...]
-
-    def within(self) -> Iterator[Node]:
-        yield self
-        for child in self.children:
-            yield from child.within()
-
-
-def tree_of(flat: Sequence[Values]) -> Node:
-    """Return the tree that a list of nodes encodes."""
-    rest = iter(flat)
-
-    def take() -> Node:
-        values = next(rest)
-        kind = str(values["class"]).rpartition(".")[2].rpartition("$")[2]
-        return Node(kind, values, tuple(take() for _ in range(values["num-children"])))
-
-    return take()
-
-
-def id_of(values: Values) -> int:
-    """Return the id of a named expression."""
-    return int(values["exprId"]["id"])
-
-
-def object_name(value: Any) -> str:
-    """Return the name of a Scala object that a field holds: ``LeftOuter``; empty for none."""
-    if isinstance(value, dict):
-        value = value.get("object") or value.get("product-class")
-    text = str(value or "")
-    return text.rstrip("$").rpartition(".")[2].rpartition("$")[2]
-
-
 def canonical(node: Node, columns: Mapping[int, str]) -> str:
     """Return an expression's text; a column whose id is not in *columns* keeps its name."""
     if node.kind == "AttributeReference":
@@ -121,15 +85,6 @@ def canonical(node: Node, columns: Mapping[int, str]) -> str:
         return canonical(child, columns)
 
     return _shortened(_special(node, text) or _call(node, text))
-
-
-def conjuncts(condition: Node) -> Iterator[Node]:
-    """Yield the parts of a condition that must all be true."""
-    if condition.kind == "And":
-        for child in condition.children:
-            yield from conjuncts(child)
-    else:
-        yield condition
 
 
 def _shortened(text: str) -> str:

@@ -9,14 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.upgrades.added_columns import AddedColumns, is_added
-from airflow_provider.extensions.upgrades.canonical_expressions import (
-    Node,
-    canonical,
-    conjuncts,
-    id_of,
-    object_name,
-    tree_of,
-)
+from airflow_provider.extensions.upgrades.canonical_expressions import canonical
 from airflow_provider.runtime.checkpoint.topology import (
     Fingerprint,
     OperatorFingerprint,
@@ -25,6 +18,7 @@ from airflow_provider.runtime.checkpoint.topology import (
 from airflow_provider.runtime.errors import redaction
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.queries.plan import watermark_delays
+from airflow_provider.runtime.queries.plan_tree import Node, conjuncts, id_of, object_name, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
