@@ -269,6 +269,8 @@ EVERY_OPTION = (
     "--target-batch-time=off",
     "--allow-non-restored-state",
     "--allow-mixed-results",
+    "--allow-known-bug=SPARK-56280",
+    "--allow-known-bug=SPARK-58904",
     "--restart=fixed-delay(attempts=3, delay=10 s)",
     "--failover=full",
     "--fails-as=jobs.BadRow=NON_RECOVERABLE",

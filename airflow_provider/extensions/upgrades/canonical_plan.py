@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from airflow_provider.runtime.checkpoint.topology import (
 )
 from airflow_provider.runtime.errors import redaction
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
-from airflow_provider.runtime.queries.plan import watermark_delays
+from airflow_provider.runtime.queries.plan import analyzed_json, watermark_delays
 from airflow_provider.runtime.queries.plan_tree import Node, conjuncts, id_of, object_name, tree_of
 
 if TYPE_CHECKING:
@@ -342,8 +341,7 @@ def fingerprint_of(
     if planned is None:
         return None
     try:
-        spark_json = df._jdf.queryExecution().analyzed().toJSON()
-        plan = redaction.known().redact_plan(json.loads(spark_json))  # noqa: TID251 - Spark's own
+        plan = redaction.known().redact_plan(analyzed_json(df))
         found = canonical_plan(plan, sources=sources, delays=watermark_delays(df), names=df.columns)
         operators = tuple(
             dataclasses.replace(

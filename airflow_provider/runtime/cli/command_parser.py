@@ -261,6 +261,8 @@ def command_of(request: DriverSpec) -> str:
             words += [word for pair in pairs for word in (option.flag, pair)]
         elif value is True:
             words.append(option.flag)
+        elif option.how.get("action") == "append":
+            words += [word for each in value for word in (option.flag, each)]
         elif isinstance(value, tuple):
             words += [option.flag, *map(to_iso, value)]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import threading
@@ -21,6 +22,7 @@ from airflow_provider.runtime.queries.cleaned_sources import (
     check_never_read_again,
     check_read_once,
 )
+from airflow_provider.runtime.queries.known_bugs import check_allowed, describe
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restores import is_begun_from_savepoint
 from airflow_provider.runtime.spark.defaults import configured
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
 
+
+log = logging.getLogger(__name__)
 
 _STARTS: Final = (
     "a job's function starts no query: write ctx.write(NAME, DF, to=…) in place of "
@@ -179,6 +183,15 @@ def check_consumed(spec: RunSpec, queries: Sequence[QueryDefinition]) -> None:
             f"remove files when their run is no longer replayable, or leave {option} out"
         )
         check_never_read_again(queries, why)
+
+
+def check_known_bugs(spec: RunSpec, queries: Sequence[QueryDefinition], version: str) -> None:
+    """Refuse queries to which a bug of this Spark gives wrong rows, unless it is allowed."""
+    found = {query.name: query.known_bugs for query in queries}
+    check_allowed(found, spec.allow_known_bugs, version)
+    for name, bugs in found.items():
+        for line in describe(bugs):
+            log.warning("query=%s %s", name, line)
 
 
 def check_outputs(

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.driver.job_checks import check_consumed, check_outputs, writer_of
+from airflow_provider.runtime.driver.job_checks import (
+    check_consumed,
+    check_known_bugs,
+    check_outputs,
+    writer_of,
+)
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
@@ -238,6 +243,8 @@ def check_early(
             check_not_emptied(directory.storage)
             check_consumed(spec, job.queries)
             check_outputs(spec, directory, job.queries)
+        with job.refusals.collecting():
+            check_known_bugs(spec, job.queries, job.spark.version)
         with job.refusals.collecting():
             _check_state(spec, directory, job, start, clock)
     job.refusals.check()

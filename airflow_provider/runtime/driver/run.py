@@ -28,6 +28,7 @@ from airflow_provider.runtime.jobdir.runs import (
     resolve_run_id,
     with_stored_options,
 )
+from airflow_provider.runtime.queries.known_bugs import check_bug_names
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restores import is_begun_from_savepoint
 from airflow_provider.runtime.savepoints.rewind import check_start
@@ -223,6 +224,7 @@ def check_before_spark(
         open_savepoint(spec.from_savepoint)
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     check_kept_secret(spec)
+    check_bug_names(spec.allow_known_bugs)
     if not is_submitted():
         check_master_and_heap(spec.master, spec.conf, words()["CONF"])
     check_settings(spec.conf, words()["CONF"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class RunArguments(TypedDict, total=False):
@@ -21,6 +21,7 @@ class RunArguments(TypedDict, total=False):
     target_batch_time: str | float | None
     allow_non_restored_state: bool
     allow_mixed_results: bool
+    allow_known_bugs: Sequence[str] | None
     replayable_runs: int | None
     restart: str | Mapping[str, Any] | None
     failover: str

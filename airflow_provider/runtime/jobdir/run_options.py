@@ -142,6 +142,14 @@ def read_seconds(value: str | float, name: str) -> float:
     return parse_duration(value, name=name)
 
 
+def read_names(values: Any, name: str) -> tuple[str, ...]:
+    """Read one name or several, each once, in the order of the alphabet."""
+    given = (values,) if isinstance(values, str) else tuple(values)
+    if wrong := [each for each in given if not isinstance(each, str) or not each.strip()]:
+        raise ConfigError(f"{name}: {wrong[0]!r} is no name")
+    return tuple(sorted({each.strip() for each in given}))
+
+
 SECONDS: Final[dict[str, Any]] = {"parse": read_seconds, "metavar": "DURATION"}
 """How options of a duration are given."""
 
@@ -234,6 +242,17 @@ class RunOptions:
         action="store_true",
         is_once=True,
         page="change-a-job",
+    )
+    allow_known_bugs: tuple[str, ...] = option(
+        "--allow-known-bug",
+        "run a query although this Spark gives wrong rows for its plan by the bug of that name",
+        default=(),
+        argument="allow_known_bugs",
+        takes="Sequence[str] | None",
+        parse=read_names,
+        action="append",
+        metavar="BUG",
+        page="known-spark-bugs",
     )
     replayable_runs: NonNegative = option(
         "--replayable-runs",

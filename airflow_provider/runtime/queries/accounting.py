@@ -8,6 +8,7 @@ from airflow_provider.runtime.errors import RowCountsError
 from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.row_counts import RowCounts, RuleCount, imbalance
+from airflow_provider.runtime.queries.known_bugs import describe
 from airflow_provider.runtime.sinks.files import FilesSink
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def _is_row_by_row(query: QueryDefinition) -> bool:
 def _uncounted(
     query: QueryDefinition, totals: Mapping[str, Any], written: Mapping[str, int | None]
 ) -> Iterator[str]:
+    yield from describe(query.known_bugs)
     if query.native is not None:
         yield f"{query.native.name} is Spark's own sink: only the last attempt's rows are counted"
     yield from _unread(query, totals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,6 +110,12 @@ def analyzed(df: DataFrame) -> Iterator[tuple[str, Any]]:
         node = nodes.pop()
         yield str(node.getClass().getSimpleName()), node
         nodes += reversed(list(items(node.children())))
+
+
+def analyzed_json(df: DataFrame) -> list[dict[str, Any]]:
+    """Return the nodes of *df*'s analyzed plan as Spark writes them, upper ones first."""
+    found: list[dict[str, Any]] = json.loads(df._jdf.queryExecution().analyzed().toJSON())  # noqa: TID251 - Spark's own
+    return found
 
 
 def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:

@@ -21,9 +21,11 @@ from airflow_provider.runtime.errors import ConfigError, NotAStreamError, SparkS
 from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name
+from airflow_provider.runtime.queries.known_bugs import bugs_of
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (
     analyzed,
+    analyzed_json,
     asked_state_provider,
     check_supported,
     is_streaming,
@@ -31,6 +33,7 @@ from airflow_provider.runtime.queries.plan import (
     source_names,
     sources_under_a_watermark,
 )
+from airflow_provider.runtime.queries.plan_steps import Shape, steps_of
 from airflow_provider.runtime.queries.planned_operators import plan_operators, shapes_of
 from airflow_provider.runtime.queries.spark_options import refused_reads
 from airflow_provider.runtime.sources.declared import ForeignSource, SourceBinding, SourceDefinition
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape
     from airflow_provider.runtime.jobdir.end_of_input import EndedSources
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.queries.known_bugs import KnownBug
     from airflow_provider.runtime.queries.planned_operators import PlannedOperator
     from airflow_provider.runtime.queries.taps import Tap
 
@@ -206,6 +210,13 @@ class QueryDefinition:
         return plan_operators(self.df, self.output_mode, names)
 
     @functools.cached_property
+    def known_bugs(self) -> tuple[KnownBug, ...]:
+        """The bugs of this Spark that give the query wrong rows as a stream."""
+        if not is_streaming(self.df):
+            return ()
+        return find_bugs(self.df, self.output_mode)
+
+    @functools.cached_property
     def fingerprint(self) -> Fingerprint | None:
         if not is_streaming(self.df):
             return None
@@ -216,6 +227,18 @@ class QueryDefinition:
             planned=self.planned,
         )
         return found
+
+
+def find_bugs(df: DataFrame, output_mode: str) -> tuple[KnownBug, ...]:
+    """Return the known bugs of this Spark that give *df* wrong rows as a stream."""
+    from py4j.protocol import Py4JError
+
+    try:
+        shape = Shape(steps_of(analyzed_json(df)), output_mode)
+        return bugs_of(shape, df.sparkSession.version)
+    except (Py4JError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        log.warning("known bugs of Spark are not looked for, this plan cannot be read: %r", error)
+        return ()
 
 
 def name_operators(
