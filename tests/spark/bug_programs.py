@@ -125,3 +125,65 @@ def joined(how: str, on: str, *, marks: Sequence[str | None] = ("t", "t")) -> Ca
 
 def window(column: str) -> Column:
     return F.window(column, "5 seconds").alias("w")
+
+
+def grouped_by_window(read: Read) -> DataFrame:
+    """Sum by key and window, with subtotals of each key and of all."""
+    events = read("a").withWatermark("t", "10 seconds").withColumn("w", window("t"))
+    return events.rollup("k", "w").agg(F.sum("n"))
+
+
+def without_table(read: Read) -> DataFrame:
+    """Leave the row of a table out of a stream, once."""
+    rows = read("a").withWatermark("t", "1 second").select("k", "t")
+    table = rows.sparkSession.sql("SELECT 'z' AS k, timestamp_seconds(11) AS t")
+    return rows.exceptAll(table)
+
+
+BEHIND: Sequence[Step] = [
+    {"a": [row("p", 10)], "b": [row("z", 10)]},
+    {"a": [row("q", 100)], "b": [row("z", 100)]},
+    {"a": [row("q", 101)], "b": [row("z", 101)]},
+    {"b": [row("p", 10)]},
+    {"a": [row("q", 102)], "b": [row("z", 102)]},
+]
+"""The first row of a finds its match in b long after a's watermark has passed it."""
+AHEAD: Sequence[Step] = [
+    {"a": [row("p", 10, u=1000)], "b": [row("z", 10)]},
+    {"a": [row("q", 500, u=500)], "b": [row("z", 500)]},
+    {"a": [row("q", 501, u=501)], "b": [row("z", 501)]},
+    {"a": [row("q", 1001, u=1001)], "b": [row("p", 1000)]},
+    {"a": [row("q", 1002, u=1002)], "b": [row("y", 1002)]},
+]
+"""The first row of a has its match by the column u, which no watermark has passed then."""
+
+PROGRAMS: Sequence[Program] = (
+    Program(
+        "SPARK-56280",
+        [{"a": [row("p", f=0.0)]}, {"a": [row("p", f=-0.0)]}],
+        lambda read: read("a").dropDuplicates(["f"]).select("k"),
+        flushes=False,
+    ),
+    Program("SPARK-58904", BEHIND, joined("inner", "k1 = k2 AND t1 = t2", marks=("t", None))),
+    Program("SPARK-58904", BEHIND, joined("left", "k1 = k2 AND t1 = t2", marks=("t", None))),
+    Program(
+        "SPARK-58904",
+        AHEAD,
+        joined("inner", "k1 = k2 AND u1 BETWEEN t2 - INTERVAL 5 SECONDS AND t2"),
+    ),
+    Program(
+        "SPARK-59290",
+        [{"a": [row("p", 10), row("p", 10), row("p", 12)]}, {"a": [row("q", 12), row("q", 13)]}],
+        without_table,
+    ),
+    Program(
+        "FULL-JOIN-OF-NULLS",
+        [{"a": [row("p", 10), row(None, 11)], "b": [row("p", 12), row(None, 11), row("z", 12)]}],
+        joined("full", f"k1 = k2 AND {WITHIN}"),
+    ),
+    Program(
+        "SUBTOTALS-OVER-WINDOWS",
+        [{"a": [row("p", 10, n=1), row("q", 11, n=2)]}, {"a": [row("p", 14, n=3)]}],
+        grouped_by_window,
+    ),
+)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.plan_tree import Values
 
 _STREAMS: Final = frozenset({"StreamingRelation", "StreamingRelationV2"})
-_MARK: Final = "spark.watermarkDelayMs"
+_OF_WINDOWS: Final = "PreciseTimestampConversion"
+"""What Spark computes the bounds of windows with."""
 _NAMED: Final = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
 _NEVER_NULL: Final = frozenset({"CreateNamedStruct", "CreateArray", "CreateMap"})
 _OF_THE_LEFT: Final = frozenset({"LeftSemi", "LeftAnti"})
@@ -102,6 +103,8 @@ def _columns_of(node: Node, below: tuple[Rows, ...]) -> Mapping[int, Column]:
     known = {number: each for rows in below for number, each in rows.columns.items()}
     if node.kind in _NAMED:
         return dict(_named(map(tree_of, node.values[_NAMED[node.kind]]), known))
+    if node.kind == "Expand":
+        return dict(_expanded(node, known))
     if node.kind == "Filter":
         return _without_null(known, tree_of(node.values["condition"]))
     if node.kind == "EventTimeWatermark":
@@ -128,8 +131,7 @@ def _declared(
     attributes: Iterable[Any], known: Mapping[int, Column]
 ) -> Iterator[tuple[int, Column]]:
     for values in (tree_of(each).values for each in attributes):
-        is_marked = _MARK in (values.get("metadata") or {})
-        column = Column(is_marked=is_marked, may_be_null=bool(values["nullable"]))
+        column = Column(may_be_null=bool(values["nullable"]))
         yield id_of(values), known.get(id_of(values), column)
 
 
@@ -137,13 +139,33 @@ def _named(
     expressions: Iterable[Node], known: Mapping[int, Column]
 ) -> Iterator[tuple[int, Column]]:
     for each in expressions:
-        number = id_of(each.values)
         value = each.children[0] if each.kind == "Alias" else each
-        column = known.get(id_of(value.values)) if "exprId" in value.values else None
-        if column is None:
-            marks = each.values.get("explicitMetadata") or {}
-            column = Column(_MARK in marks, value.kind == "Literal", may_be_null(value, known))
-        yield number, column
+        yield id_of(each.values), _computed(value, known)
+
+
+def _computed(value: Node, known: Mapping[int, Column]) -> Column:
+    if value.kind == "AttributeReference" and id_of(value.values) in known:
+        return known[id_of(value.values)]
+    return Column(_is_of_event_time(value, known), value.kind == "Literal", may_be_null(value, known))
+
+
+def _is_of_event_time(value: Node, known: Mapping[int, Column]) -> bool:
+    """Whether an expression is a window, or a time of one, by an event time with a watermark."""
+    within = list(value.within())
+    refers = (id_of(each.values) for each in within if each.kind == "AttributeReference")
+    is_marked = any(known[each].is_marked for each in refers if each in known)
+    return is_marked and any(each.kind == _OF_WINDOWS for each in within)
+
+
+def _expanded(node: Node, known: Mapping[int, Column]) -> Iterator[tuple[int, Column]]:
+    """Yield the columns of rows that are there several times, such as by sliding windows."""
+    own = (id_of(tree_of(each).values) for each in node.values["output"])
+    for number, values in zip(own, zip(*node.values["projections"], strict=True), strict=True):
+        columns = [_computed(tree_of(each), known) for each in values]
+        yield number, Column(
+            is_marked=any(each.is_marked for each in columns),
+            may_be_null=any(each.may_be_null for each in columns),
+        )
 
 
 def _without_null(known: Mapping[int, Column], condition: Node) -> dict[int, Column]:
