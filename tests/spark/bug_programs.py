@@ -55,7 +55,7 @@ def row(k: str | None, t: float | None = None, **more: Any) -> Row:
 def flushes(sources: set[str]) -> list[Step]:
     """Return batches whose rows move the watermarks on, and match nothing."""
     return [
-        {name: [row(f"{FLUSH} {name} {hour}", 3600 * hour, u=3600 * hour)] for name in sources}
+        {name: [row(f"{FLUSH} pq {name} {hour}", 3600 * hour, u=3600 * hour)] for name in sources}
         for hour in (1, 2, 3)
     ]
 
@@ -91,6 +91,8 @@ def write(folder: Path, steps: Sequence[Step], sources: set[str]) -> None:
     for name in sources:
         (folder / name).mkdir(parents=True)
         for number, step in enumerate(steps):
+            if name not in step and step is steps[-1]:
+                continue  # this stream has nothing more
             file = folder / name / f"{number:03}.json"
             file.write_text("".join(f"{json.dumps(each)}\n" for each in step.get(name, ())))
             os.utime(file, (1e9 + number, 1e9 + number))
@@ -140,6 +142,39 @@ def without_table(read: Read) -> DataFrame:
     return rows.exceptAll(table)
 
 
+def by_window(query: Callable[[Read], DataFrame], *, of: str) -> Callable[[Read], DataFrame]:
+    """Count the rows of a query in windows of one of its times."""
+    return lambda read: query(read).groupBy(window(of), "k1").count()
+
+
+def of_named_streams(read: Read) -> DataFrame:
+    """Count the rows of each stream, by its name as a literal."""
+    named = (read(name).select(F.lit(name).alias("k")) for name in ("a", "b"))
+    return next(named).union(next(named)).groupBy("k").count()
+
+
+def distinct_times(query: Callable[[Read], DataFrame]) -> Callable[[Read], DataFrame]:
+    """Take each match of a query once."""
+    return lambda read: query(read).select("k1", "t1", "n2").dropDuplicates(["t1", "n2"])
+
+
+def joined_again(query: Callable[[Read], DataFrame]) -> Callable[[Read], DataFrame]:
+    """Join the first side's rows of a query with a third stream."""
+
+    def again(read: Read) -> DataFrame:
+        third = F.expr("k1 = k3 AND t3 BETWEEN t1 - INTERVAL 1 HOUR AND t1 + INTERVAL 1 HOUR")
+        return query(read).select("k1", "t1", "n2").join(side(read, "c", 3), third)
+
+    return again
+
+
+def marked_again(read: Read) -> DataFrame:
+    """Count windows in longer windows, by a watermark of their own."""
+    counted = read("a").withWatermark("t", "1 second").groupBy(window("t"), "k").count()
+    ends = counted.select(F.col("w.end").alias("e"), "k").withWatermark("e", "1 second")
+    return ends.groupBy(F.window("e", "20 seconds"), "k").count()
+
+
 BEHIND: Sequence[Step] = [
     {"a": [row("p", 10)], "b": [row("z", 10)]},
     {"a": [row("q", 100)], "b": [row("z", 100)]},
@@ -157,7 +192,47 @@ AHEAD: Sequence[Step] = [
 ]
 """The first row of a has its match by the column u, which no watermark has passed then."""
 
+HELD: Sequence[Step] = [
+    {"a": [row("p", 10)], "b": [row("p", 12, n=1)], "c": [row("p", 12)]},
+    {"a": [row("q", 50)], "b": [row("q", 50, n=2)]},
+    {"a": [row("q", 51)], "b": [row("q", 51, n=3)]},
+    {"a": [row("q", 51)], "b": [row("p", 55, n=4)]},
+    {"a": [row("q", 60)], "b": [row("q", 61, n=5)], "c": [row("z", 61)]},
+]
+"""The first row of a finds a second match when the watermark has long passed it."""
+
 PROGRAMS: Sequence[Program] = (
+    Program(
+        "SPARK-23702",
+        [{"a": [row("p", 10), row("p", 12)]}, {"a": [row("p", 21)]}, {"a": [row("p", 35)]}],
+        marked_again,
+    ),
+    Program(
+        "SPARK-47840",
+        [{"a": [row("p")], "b": [row("q")]}, {"a": [row("p")]}],
+        of_named_streams,
+        mode="complete",
+        flushes=False,
+    ),
+    Program(
+        "CAST-BOUND",
+        [
+            {"a": [row("p", 10.1)], "b": [row("z", 10.1)]},
+            {"a": [row("q", 11.5)], "b": [row("q", 11.5)]},
+            {"a": [row("q", 11.6)], "b": [row("z", 11.6)]},
+            {"a": [row("q", 11.6)], "b": [row("p", 10.9)]},
+        ],
+        joined("inner", "k1 = k2 AND CAST(t1 AS LONG) >= CAST(t2 AS LONG)"),
+    ),
+    Program("HELD-ROWS", HELD, by_window(joined("inner", "k1 = k2"), of="t1")),
+    Program("HELD-ROWS", HELD, by_window(joined("inner", "k1 = k2 AND t2 >= t1"), of="t1")),
+    Program("HELD-ROWS", HELD, distinct_times(joined("inner", "k1 = k2"))),
+    Program("HELD-ROWS", HELD, joined_again(joined("inner", "k1 = k2"))),
+    Program(
+        "NULL-EVENT-TIMES",
+        [{"a": [row("p", 10), row("q")]}],
+        lambda read: read("a").withWatermark("t", "1 second").groupBy("t", "k").count(),
+    ),
     Program(
         "SPARK-56280",
         [{"a": [row("p", f=0.0)]}, {"a": [row("p", f=-0.0)]}],

@@ -82,6 +82,7 @@ def shape(plan: Nodes, mode: str = "append") -> Shape:
 K1, T1, U1 = column("k1"), column("t1", "timestamp"), column("u1", "timestamp")
 K2, T2 = column("k2"), column("t2", "timestamp")
 LEFT, RIGHT = stream(K1, T1, U1), stream(K2, T2)
+TABLE = table(K2, T2, column("u2", "timestamp"))
 MARKED_LEFT, MARKED_RIGHT = marked(LEFT, T1), marked(RIGHT, T2)
 SAME_KEY, SAME_TIME = node("EqualTo", K1, K2), node("EqualTo", T1, T2)
 
@@ -115,6 +116,27 @@ FLOAT = column("f", "double")
 NESTED = column("s", {"type": "struct", "fields": [{"name": "f", "type": "float"}]})
 LISTED = column("l", {"type": "array", "elementType": "double", "containsNull": True})
 
+
+def aggregated(below: Nodes, *keys: Nodes) -> Nodes:
+    return node("Aggregate", below, groupingExpressions=[*keys], aggregateExpressions=[*keys])
+
+
+def cast(value: Nodes) -> Nodes:
+    return node("Cast", value, dataType="long")
+
+
+K3, T3 = column("k3"), column("t3", "timestamp")
+THIRD = marked(stream(K3, T3), T3)
+NAME = alias("name", literal("a"))
+NAMED = column("name", number=NAME[0]["exprId"]["id"])
+UNION = node("Union", project(LEFT, NAME, K1), project(RIGHT, alias("name", literal("b")), K2))
+UNBOUND = join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY)
+HALF_BOUND = join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, node("LessThan", T1, T2))
+BOUND = join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, *between(T2, T1))
+BY_SECONDS = join(
+    "Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, node("GreaterThan", cast(T1), cast(T2))
+)
+
 Question = Callable[[Shape], bool]
 FOUND: list[tuple[Question, Nodes, str]] = [
     (bug_shapes.deduplicates_floats, deduplicated(stream(K1, FLOAT), K1, FLOAT), "append"),
@@ -126,7 +148,21 @@ FOUND: list[tuple[Question, Nodes, str]] = [
         "append",
     ),
     (bug_shapes.subtotals_over_windows, grouped(T1, time_is_left_out=True), "append"),
-    (bug_shapes.excepts_all, node("Except", LEFT, table(K2), isAll=True), "append"),
+    (bug_shapes.excepts_all, node("Except", LEFT, TABLE, isAll=True), "append"),
+    (bug_shapes.marks_results, marked(aggregated(MARKED_LEFT, T1), T1), "append"),
+    (bug_shapes.marks_results, marked(join("Inner", LEFT, RIGHT, SAME_KEY), T2), "append"),
+    (bug_shapes.groups_by_literals, aggregated(UNION, NAMED), "complete"),
+    (bug_shapes.groups_by_literals, deduplicated(UNION, NAMED), "append"),
+    (bug_shapes.bounds_by_cast, BY_SECONDS, "append"),
+    (bug_shapes.groups_held_rows, aggregated(UNBOUND, T1), "append"),
+    (bug_shapes.groups_held_rows, deduplicated(UNBOUND, K1, T2), "append"),
+    (bug_shapes.groups_held_rows, aggregated(HALF_BOUND, T1), "append"),
+    (
+        bug_shapes.joins_held_rows,
+        join("Inner", UNBOUND, THIRD, node("EqualTo", K1, K3), *between(T3, T1)),
+        "append",
+    ),
+    (bug_shapes.groups_by_missing_times, aggregated(MARKED_LEFT, K1, T1), "append"),
     *(
         (
             bug_shapes.evicts_by_one_watermark,
@@ -158,6 +194,35 @@ FOUND: list[tuple[Question, Nodes, str]] = [
     ),
 ]
 NEAR: list[tuple[Question, Nodes, str]] = [
+    (bug_shapes.marks_results, aggregated(MARKED_LEFT, T1), "append"),
+    (
+        bug_shapes.marks_results,
+        marked(join("Inner", LEFT, aggregated(table(K2), K2), SAME_KEY), T1),
+        "append",
+    ),
+    (bug_shapes.groups_by_literals, aggregated(UNION, K1), "complete"),
+    (bug_shapes.groups_by_literals, aggregated(project(LEFT, K1, NAME), NAMED), "complete"),
+    (
+        bug_shapes.bounds_by_cast,
+        join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, *between(T2, T1)),
+        "append",
+    ),
+    (bug_shapes.groups_held_rows, aggregated(UNBOUND, K1), "append"),
+    (bug_shapes.groups_held_rows, aggregated(HALF_BOUND, T2), "append"),
+    (bug_shapes.groups_held_rows, aggregated(BOUND, T1), "append"),
+    (
+        bug_shapes.joins_held_rows,
+        join("Inner", BOUND, THIRD, node("EqualTo", K1, K3), *between(T3, T1)),
+        "append",
+    ),
+    (bug_shapes.groups_by_missing_times, aggregated(MARKED_LEFT, K1, T1), "update"),
+    (
+        bug_shapes.groups_by_missing_times,
+        aggregated(not_null(MARKED_LEFT, T1), K1, T1),
+        "append",
+    ),
+    (bug_shapes.groups_by_missing_times, aggregated(MARKED_LEFT, K1, U1), "append"),
+    (bug_shapes.groups_by_missing_times, grouped(T1, time_is_left_out=False), "append"),
     (bug_shapes.deduplicates_floats, deduplicated(stream(K1, FLOAT), K1), "append"),
     (bug_shapes.deduplicates_floats, deduplicated(table(K1, FLOAT), K1, FLOAT), "append"),
     (
@@ -175,8 +240,8 @@ NEAR: list[tuple[Question, Nodes, str]] = [
         join("FullOuter", table(K1), table(K2), SAME_KEY),
         "append",
     ),
-    (bug_shapes.excepts_all, node("Except", LEFT, table(K2), isAll=False), "append"),
-    (bug_shapes.excepts_all, node("Except", table(K1), table(K2), isAll=True), "append"),
+    (bug_shapes.excepts_all, node("Except", LEFT, TABLE, isAll=False), "append"),
+    (bug_shapes.excepts_all, node("Except", table(K1, T1, U1), TABLE, isAll=True), "append"),
     (bug_shapes.subtotals_over_windows, grouped(T1, time_is_left_out=False), "append"),
     (bug_shapes.subtotals_over_windows, grouped(T1, time_is_left_out=True), "complete"),
     (

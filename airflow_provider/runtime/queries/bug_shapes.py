@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.plan_steps import may_be_null
-from airflow_provider.runtime.queries.plan_tree import conjuncts, id_of, object_name, tree_of
+from airflow_provider.runtime.queries.plan_steps import (
+    columns_in,
+    is_marked,
+    join_of,
+    may_be_null,
+)
+from airflow_provider.runtime.queries.plan_tree import id_of, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.queries.plan_steps import Rows, Shape, Step
-    from airflow_provider.runtime.queries.plan_tree import Node
+    from airflow_provider.runtime.queries.plan_steps import Column, Join, Shape, Step
 
 _DEDUPLICATES: Final = ("Deduplicate", "DeduplicateWithinWatermark")
+_KEYS: Final = {"Aggregate": "groupingExpressions", **dict.fromkeys(_DEDUPLICATES, "keys")}
+_STATEFUL: Final = ("Join", "Distinct", *_KEYS)
+_WHOLE: Final = frozenset({"byte", "short", "integer", "long"})
 _FLOATS: Final = frozenset({"float", "double"})
-_BOUNDS: Final = frozenset({"LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"})
 
 
 def deduplicates_floats(shape: Shape) -> bool:
@@ -36,57 +42,8 @@ def _has_float(kind: Any) -> bool:
     return any(_has_float(each) for each in (*nested, *fields) if each is not None)
 
 
-class _Join(NamedTuple):
-    """A join of streams; *keys* and *bounds* are pairs of the left and the right side."""
-
-    how: str
-    left: Rows
-    right: Rows
-    keys: tuple[tuple[Node, Node], ...]
-    bounds: tuple[tuple[Node, Node], ...]
-
-
-def _joins(shape: Shape) -> Iterator[_Join]:
-    for step in _over_streams(shape, "Join"):
-        left, right = step.below
-        condition = step.node.values.get("condition")
-        parts = conjuncts(tree_of(condition)) if condition else ()
-        pairs = [
-            (kind, pair)
-            for part in parts
-            for kind, one, two in _comparisons(part)
-            for pair in ((one, two), (two, one))
-            if _is_across(pair, left, right)
-        ]
-        yield _Join(
-            object_name(step.node.values["joinType"]),
-            left,
-            right,
-            tuple(pair for kind, pair in pairs if kind == "EqualTo"),
-            tuple(pair for kind, pair in pairs if kind != "EqualTo"),
-        )
-
-
-def _comparisons(part: Node) -> Iterator[tuple[str, Node, Node]]:
-    if part.kind == "EqualTo" or part.kind in _BOUNDS:
-        one, two = part.children
-        yield part.kind, one, two
-    elif part.kind == "Between":  # since Spark 4.1; before, it is two comparisons
-        value, low, high = (tree_of(part.values[name]) for name in ("input", "lower", "upper"))
-        yield "GreaterThanOrEqual", value, low
-        yield "LessThanOrEqual", value, high
-
-
-def _is_across(pair: tuple[Node, Node], left: Rows, right: Rows) -> bool:
-    """Whether the first of a pair is computed from the left side, the second from the right one."""
-    one, two = map(_columns_in, pair)
-    sides = (one, left.columns.keys()), (two, right.columns.keys())
-    return all(refers and refers <= columns for refers, columns in sides)
-
-
-def _columns_in(expression: Node) -> set[int]:
-    within = expression.within()
-    return {id_of(each.values) for each in within if each.kind == "AttributeReference"}
+def _joins(shape: Shape) -> Iterator[Join]:
+    return (join_of(step.node, *step.below) for step in _over_streams(shape, "Join"))
 
 
 def _over_streams(shape: Shape, *kinds: str) -> Iterator[Step]:
@@ -106,14 +63,10 @@ def full_join_of_nulls(shape: Shape) -> bool:
 def evicts_by_one_watermark(shape: Shape) -> bool:
     """Whether streams are joined on equal event times of which only one has a watermark."""
     return any(
-        len({_is_marked(one, join.left), _is_marked(two, join.right)}) > 1
+        is_marked(one, join.left) != is_marked(two, join.right)
         for join in _joins(shape)
         for one, two in join.keys
     )
-
-
-def _is_marked(key: Node, rows: Rows) -> bool:
-    return key.kind == "AttributeReference" and id_of(key.values) in rows.marked
 
 
 def evicts_by_another_column(shape: Shape) -> bool:
@@ -121,16 +74,83 @@ def evicts_by_another_column(shape: Shape) -> bool:
     return any(_bounds_another_column(join, side) for join in _joins(shape) for side in (0, 1))
 
 
-def _bounds_another_column(join: _Join, side: int) -> bool:
+def _bounds_another_column(join: Join, side: int) -> bool:
     rows, others = (join.left, join.right)[side], (join.left, join.right)[1 - side]
-    if any(_is_marked(pair[side], rows) for pair in join.keys):
+    if any(is_marked(one, join.left) or is_marked(two, join.right) for one, two in join.keys):
         return False  # rows leave the state by that key
     bounded = [
-        _columns_in(pair[side])
-        for pair in join.bounds
-        if _columns_in(pair[1 - side]) & others.marked
+        columns_in(pair[side])
+        for pair in join.lower[side]
+        if columns_in(pair[1 - side]) & others.marked
     ]
     return bool(rows.marked and bounded) and not any(each & rows.marked for each in bounded)
+
+
+def groups_held_rows(shape: Shape) -> bool:
+    """Whether append mode groups by the event time of rows that a join holds for ever."""
+    return shape.output_mode == "append" and any(column.is_held for _, column in _keys(shape))
+
+
+def bounds_by_cast(shape: Shape) -> bool:
+    """Whether a join bounds event times that are cast to whole numbers, such as seconds."""
+    return any(
+        any(each.kind == "Cast" and each.values["dataType"] in _WHOLE for each in side.within())
+        for join in _joins(shape)
+        for pairs in join.lower
+        for pair in pairs
+        for side, rows in zip(pair, (join.left, join.right), strict=True)
+        if columns_in(side) & rows.marked
+    )
+
+
+def marks_results(shape: Shape) -> bool:
+    """Whether a watermark is set on the result of a stateful operator."""
+    stateful = [step.node for step in _over_streams(shape, *_STATEFUL)]
+    return any(
+        any(each is other for each in step.node.within() for other in stateful)
+        for step in _over_streams(shape, "EventTimeWatermark")
+    )
+
+
+def groups_by_literals(shape: Shape) -> bool:
+    """Whether streams that have a literal each are united, and grouped by it."""
+    return any(
+        column.is_literal and any(each.kind == "Union" for each in step.node.within())
+        for step, column in _keys(shape)
+    )
+
+
+def _keys(shape: Shape) -> Iterator[tuple[Step, Column]]:
+    """Yield what groups are made of, and duplicates are found by, with the columns below."""
+    for kind, keys in _KEYS.items():
+        for step in _over_streams(shape, kind):
+            columns = step.below[0].columns
+            for each in step.node.values[keys]:
+                found = columns_in(tree_of(each)) & columns.keys()
+                yield from ((step, columns[number]) for number in found)
+
+
+def joins_held_rows(shape: Shape) -> bool:
+    """Whether rows that a join holds for ever are joined with another stream."""
+    return any(
+        column.is_held
+        for join in _joins(shape)
+        for rows in (join.left, join.right)
+        for column in rows.columns.values()
+    )
+
+
+def groups_by_missing_times(shape: Shape) -> bool:
+    """Whether append mode groups by an event time, and not its windows, that can be NULL."""
+    if shape.output_mode != "append":
+        return False
+    keys = (
+        (tree_of(each), step.below[0])
+        for step in _over_streams(shape, "Aggregate")
+        for each in step.node.values["groupingExpressions"]
+        if step.node.children[0].kind != "Expand"
+    )
+    return any(is_marked(key, rows) and may_be_null(key, rows.columns) for key, rows in keys)
 
 
 def excepts_all(shape: Shape) -> bool:

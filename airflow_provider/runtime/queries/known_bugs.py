@@ -71,6 +71,22 @@ _ALL: Final = (Range((3, 5)),)
 
 KNOWN_BUGS: Final = (
     KnownBug(
+        "SPARK-23702",
+        _ALL,
+        "watermark on the result of a join, an aggregation or a deduplication of streams",
+        shapes.marks_results,
+        "the input's watermark waits for that of the result, so rows are lost or never written",
+        "set watermarks on sources alone; window_time(window) is the event time of windows",
+    ),
+    KnownBug(
+        "SPARK-47840",
+        (Range((3, 5), (4, 0)),),
+        "union of streams with a literal each, grouped by it or deduplicated",
+        shapes.groups_by_literals,
+        "rows get another stream's literal in a batch in which one stream has no rows",
+        "make it of a column, as in F.substring(F.concat(F.lit('A'), F.col('id')), 1, 1)",
+    ),
+    KnownBug(
         "SPARK-56280",
         (Range((3, 5), (4, 3)),),
         "`dropDuplicates` with a key of floating-point numbers, also nested ones",
@@ -103,12 +119,44 @@ KNOWN_BUGS: Final = (
         "join the table with how='left_anti'",
     ),
     KnownBug(
+        "CAST-BOUND",
+        _ALL,
+        "join of streams that bounds event times cast to whole seconds",
+        shapes.bounds_by_cast,
+        "rows leave the state up to a second too early, and find no match",
+        "compare the times themselves, with intervals",
+    ),
+    KnownBug(
         "FULL-JOIN-OF-NULLS",
         _ALL,
         "full outer join of streams on a key that can be NULL on both sides",
         shapes.full_join_of_nulls,
         "rows whose key is NULL match each other",
         "join rows that have a key, .filter(key IS NOT NULL) on one side, and union the others",
+    ),
+    KnownBug(
+        "HELD-ROWS",
+        _ALL,
+        "windows or deduplication by an event time behind a join that does not bound it",
+        shapes.groups_held_rows,
+        "rows that the join has held long are dropped as late",
+        "bound the event times of both sides in ON",
+    ),
+    KnownBug(
+        "HELD-ROWS",
+        _ALL,
+        "join of three streams, of which the first join does not bound the event time",
+        shapes.joins_held_rows,
+        "rows that the first join has held long are dropped as late",
+        "bound the event times of both sides in ON",
+    ),
+    KnownBug(
+        "NULL-EVENT-TIMES",
+        _ALL,
+        "aggregation by an event time, and not its windows, that can be NULL, in append mode",
+        shapes.groups_by_missing_times,
+        "groups whose time is NULL are never written",
+        "leave rows without a time out, .filter(time IS NOT NULL), or give them one",
     ),
     KnownBug(
         "SUBTOTALS-OVER-WINDOWS",

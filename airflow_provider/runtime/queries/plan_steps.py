@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.queries.plan_tree import Node, conjuncts, id_of, object_name, tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from airflow_provider.runtime.queries.plan_tree import Values
 
@@ -15,8 +16,18 @@ _STREAMS: Final = frozenset({"StreamingRelation", "StreamingRelationV2"})
 _OF_WINDOWS: Final = "PreciseTimestampConversion"
 """What Spark computes the bounds of windows with."""
 _NAMED: Final = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
-_NEVER_NULL: Final = frozenset({"CreateNamedStruct", "CreateArray", "CreateMap"})
+_NEVER_NULL: Final = frozenset(
+    {"CreateNamedStruct", "CreateArray", "CreateMap", _OF_WINDOWS}  # a row without time has none
+)
+_BOUNDS: Final = frozenset({"LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"})
+_PADDED: Final = {"LeftOuter": (1,), "RightOuter": (0,), "FullOuter": (0, 1)}
+"""By type of a join, the sides whose columns are NULL in rows without a match."""
+_UNITED: Final = frozenset({"Union", "Except", "Intersect"})
 _OF_THE_LEFT: Final = frozenset({"LeftSemi", "LeftAnti"})
+
+
+Pair = tuple[Node, Node]
+Act = Callable[[Node, "Mapping[int, Column]", "Sequence[Rows]"], "Mapping[int, Column]"]
 
 
 class Column(NamedTuple):
@@ -24,11 +35,14 @@ class Column(NamedTuple):
 
     Attributes:
         is_marked: whether it is an event time that has a watermark.
-        is_literal: whether it is one value for all rows.
+        is_held: whether it is an event time of rows that a join holds for ever, so that they come
+            out long after the watermark has passed them.
+        is_literal: whether it is one value, of a stream or of each stream in a union.
         may_be_null: whether a row can have no value in it, as far as the plan tells.
     """
 
     is_marked: bool = False
+    is_held: bool = False
     is_literal: bool = False
     may_be_null: bool = True
 
@@ -96,23 +110,27 @@ class _Walk:
 
 
 def _columns_of(node: Node, below: tuple[Rows, ...]) -> Mapping[int, Column]:
-    if node.kind == "Join":
-        return _joined(object_name(node.values["joinType"]), *below)
-    if node.kind == "Union":
+    if node.kind in _UNITED:
         return _united(below)
+    if node.kind == "WithCTE":
+        return below[-1].columns
     known = {number: each for rows in below for number, each in rows.columns.items()}
-    if node.kind in _NAMED:
-        return dict(_named(map(tree_of, node.values[_NAMED[node.kind]]), known))
-    if node.kind == "Expand":
-        return dict(_expanded(node, known))
-    if node.kind == "Filter":
-        return _without_null(known, tree_of(node.values["condition"]))
-    if node.kind == "EventTimeWatermark":
-        number = id_of(tree_of(node.values["eventTime"]).values)
-        return {**known, number: known[number]._replace(is_marked=True)}
+    return _ACTS.get(node.kind, _others)(node, known, below)
+
+
+def _others(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
     own = node.values.get("output") or node.values.get("outputAttrs")
     added = node.values.get("generatorOutput", ())
     return {**({} if own else known), **dict(_declared(own or added, known))}
+
+
+def _projected(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
+    return dict(_named(map(tree_of, node.values[_NAMED[node.kind]]), known))
+
+
+def _marked(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
+    number = id_of(tree_of(node.values["eventTime"]).values)
+    return {**known, number: known[number]._replace(is_marked=True)}
 
 
 def may_be_null(expression: Node, columns: Mapping[int, Column]) -> bool:
@@ -146,32 +164,40 @@ def _named(
 def _computed(value: Node, known: Mapping[int, Column]) -> Column:
     if value.kind == "AttributeReference" and id_of(value.values) in known:
         return known[id_of(value.values)]
-    return Column(_is_of_event_time(value, known), value.kind == "Literal", may_be_null(value, known))
+    times = [known[each] for each in columns_in(value) if each in known and known[each].is_marked]
+    is_window = any(each.kind == _OF_WINDOWS for each in value.within())
+    return Column(
+        is_marked=is_window and bool(times),
+        is_held=is_window and any(each.is_held for each in times),
+        is_literal=value.kind == "Literal",
+        may_be_null=may_be_null(value, known),
+    )
 
 
-def _is_of_event_time(value: Node, known: Mapping[int, Column]) -> bool:
-    """Whether an expression is a window, or a time of one, by an event time with a watermark."""
-    within = list(value.within())
-    refers = (id_of(each.values) for each in within if each.kind == "AttributeReference")
-    is_marked = any(known[each].is_marked for each in refers if each in known)
-    return is_marked and any(each.kind == _OF_WINDOWS for each in within)
+def columns_in(expression: Node) -> set[int]:
+    """Return the ids of the columns that an expression is computed from."""
+    within = expression.within()
+    return {id_of(each.values) for each in within if each.kind == "AttributeReference"}
 
 
-def _expanded(node: Node, known: Mapping[int, Column]) -> Iterator[tuple[int, Column]]:
-    """Yield the columns of rows that are there several times, such as by sliding windows."""
+def _expanded(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
+    """Return the columns of rows that are there several times, such as by sliding windows."""
     own = (id_of(tree_of(each).values) for each in node.values["output"])
-    for number, values in zip(own, zip(*node.values["projections"], strict=True), strict=True):
-        columns = [_computed(tree_of(each), known) for each in values]
-        yield number, Column(
-            is_marked=any(each.is_marked for each in columns),
-            may_be_null=any(each.may_be_null for each in columns),
-        )
+    columns = (
+        [_computed(tree_of(each), known) for each in values]
+        for values in zip(*node.values["projections"], strict=True)
+    )
+    return {number: _any_of(each) for number, each in zip(own, columns, strict=True)}
 
 
-def _without_null(known: Mapping[int, Column], condition: Node) -> dict[int, Column]:
+def _any_of(columns: Sequence[Column]) -> Column:
+    return Column(*(any(flags) for flags in zip(*columns, strict=True)))
+
+
+def _filtered(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
     """Return the columns behind a filter: those that it asks to have a value, have one."""
     columns = dict(known)
-    for part in conjuncts(condition):
+    for part in conjuncts(tree_of(node.values["condition"])):
         asked = part.children[0] if part.kind == "IsNotNull" else None
         if asked is not None and asked.kind == "AttributeReference":
             number = id_of(asked.values)
@@ -180,18 +206,98 @@ def _without_null(known: Mapping[int, Column], condition: Node) -> dict[int, Col
     return columns
 
 
-def _joined(how: str, left: Rows, right: Rows) -> Mapping[int, Column]:
-    if how in _OF_THE_LEFT:
-        return left.columns
-    padded = {"LeftOuter": (right,), "RightOuter": (left,), "FullOuter": (left, right)}.get(how, ())
+class Join(NamedTuple):
+    """A join: its type, and the comparisons of a column of the left side with one of the right.
+
+    Attributes:
+        keys: the pairs that must be equal.
+        lower: by side, the pairs whose column of that side must not be below that of the other one.
+    """
+
+    how: str
+    left: Rows
+    right: Rows
+    keys: tuple[Pair, ...]
+    lower: tuple[tuple[Pair, ...], tuple[Pair, ...]]
+
+    def holds(self, side: int) -> bool:
+        """Whether no watermark moves the rows of a side out of the state."""
+        if any(is_marked(one, self.left) or is_marked(two, self.right) for one, two in self.keys):
+            return False
+        others = (self.left, self.right)[1 - side].marked
+        return not any(columns_in(pair[1 - side]) & others for pair in self.lower[side])
+
+
+def join_of(node: Node, left: Rows, right: Rows) -> Join:
+    """Return what a join compares."""
+    condition = node.values.get("condition")
+    keys: list[Pair] = []
+    lower: tuple[list[Pair], list[Pair]] = ([], [])
+    for part in conjuncts(tree_of(condition)) if condition else ():
+        for kind, one, two in _comparisons(part):
+            for is_turned, pair in ((False, (one, two)), (True, (two, one))):
+                if not _is_across(pair, left, right):
+                    continue
+                if kind == "EqualTo":
+                    keys.append(pair)
+                else:
+                    lower[kind.startswith("Less") != is_turned].append(pair)
+    how = object_name(node.values["joinType"])
+    return Join(how, left, right, tuple(keys), (tuple(lower[0]), tuple(lower[1])))
+
+
+def is_marked(key: Node, rows: Rows) -> bool:
+    """Whether a key is an event time with a watermark."""
+    return key.kind == "AttributeReference" and id_of(key.values) in rows.marked
+
+
+def _comparisons(part: Node) -> Iterator[tuple[str, Node, Node]]:
+    if part.kind == "EqualTo" or part.kind in _BOUNDS:
+        one, two = part.children
+        yield part.kind, one, two
+    elif part.kind == "Between":  # since Spark 4.1; before, it is two comparisons
+        value, low, high = (tree_of(part.values[name]) for name in ("input", "lower", "upper"))
+        yield "GreaterThanOrEqual", value, low
+        yield "LessThanOrEqual", value, high
+
+
+def _is_across(pair: Pair, left: Rows, right: Rows) -> bool:
+    """Whether the first of a pair is computed from the left side, the second from the right one."""
+    one, two = map(columns_in, pair)
+    sides = (one, left.columns.keys()), (two, right.columns.keys())
+    return all(refers and refers <= columns for refers, columns in sides)
+
+
+def _joined(node: Node, _: Mapping[int, Column], below: Sequence[Rows]) -> Mapping[int, Column]:
+    join = join_of(node, *below)
+    are_streams = join.left.is_streaming and join.right.is_streaming
+    padded = _PADDED.get(join.how, ())
+    given = (join.left,) if join.how in _OF_THE_LEFT else (join.left, join.right)
     return {
-        number: each._replace(may_be_null=each.may_be_null or rows in padded)
-        for rows in (left, right)
+        number: each._replace(
+            is_held=each.is_held or (are_streams and each.is_marked and join.holds(side)),
+            may_be_null=each.may_be_null or side in padded,
+        )
+        for side, rows in enumerate(given)
         for number, each in rows.columns.items()
     }
 
 
-def _united(below: Sequence[Rows]) -> dict[int, Column]:
-    """Return the columns of a union: they have the ids of the first side's."""
+def _united(below: Sequence[Rows]) -> Mapping[int, Column]:
+    """Return the columns of a union: they have the ids of the first side's, and its watermark."""
     sides = zip(*(rows.columns.values() for rows in below), strict=True)
-    return dict(zip(below[0].columns, (each[0] for each in sides), strict=True))
+    return {
+        number: _any_of(each)._replace(is_marked=each[0].is_marked)
+        for number, each in zip(below[0].columns, sides, strict=True)
+    }
+
+
+_ACTS: Final[Mapping[str, Act]] = {
+    "Project": _projected,
+    "Aggregate": _projected,
+    "Expand": _expanded,
+    "Filter": _filtered,
+    "EventTimeWatermark": _marked,
+    "Join": _joined,
+}
+"""By kind of a node, what makes its columns of those below; others keep them, or declare theirs."""
