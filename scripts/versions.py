@@ -119,6 +119,11 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_a_new_version_takes_over",
         "test_a_version_that_fails_is_rolled_back_wherever_the_command_dies",
     ),
+    "known-bugs": _streams(
+        "wrong rows of Spark: refused on the versions that give them",
+        "test_known_bugs",
+        "test_spark_is_wrong_on_the_versions_of_an_entry_alone",
+    ),
     "script": _extension(
         "a script, taken as it is",
         "scripts",

@@ -96,10 +96,6 @@ def between(value: Nodes, other: Nodes) -> list[Nodes]:
     ]
 
 
-def not_null(below: Nodes, asked: Nodes) -> Nodes:
-    return node("Filter", below, condition=node("IsNotNull", asked))
-
-
 def grouped(window: Nodes, *, time_is_left_out: bool) -> Nodes:
     group = literal(None) if time_is_left_out else window
     below = marked(stream(K1, window), window)
@@ -127,9 +123,6 @@ def cast(value: Nodes) -> Nodes:
 
 K3, T3 = column("k3"), column("t3", "timestamp")
 THIRD = marked(stream(K3, T3), T3)
-NAME = alias("name", literal("a"))
-NAMED = column("name", number=NAME[0]["exprId"]["id"])
-UNION = node("Union", project(LEFT, NAME, K1), project(RIGHT, alias("name", literal("b")), K2))
 UNBOUND = join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY)
 HALF_BOUND = join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, node("LessThan", T1, T2))
 BOUND = join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, *between(T2, T1))
@@ -142,27 +135,19 @@ FOUND: list[tuple[Question, Nodes, str]] = [
     (bug_shapes.deduplicates_floats, deduplicated(stream(K1, FLOAT), K1, FLOAT), "append"),
     (bug_shapes.deduplicates_floats, deduplicated(stream(NESTED), NESTED), "append"),
     (bug_shapes.deduplicates_floats, deduplicated(stream(LISTED), LISTED), "update"),
-    (
-        bug_shapes.full_join_of_nulls,
-        join("FullOuter", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, *between(T2, T1)),
-        "append",
-    ),
     (bug_shapes.subtotals_over_windows, grouped(T1, time_is_left_out=True), "append"),
     (bug_shapes.excepts_all, node("Except", LEFT, TABLE, isAll=True), "append"),
     (bug_shapes.marks_results, marked(aggregated(MARKED_LEFT, T1), T1), "append"),
     (bug_shapes.marks_results, marked(join("Inner", LEFT, RIGHT, SAME_KEY), T2), "append"),
-    (bug_shapes.groups_by_literals, aggregated(UNION, NAMED), "complete"),
-    (bug_shapes.groups_by_literals, deduplicated(UNION, NAMED), "append"),
     (bug_shapes.bounds_by_cast, BY_SECONDS, "append"),
-    (bug_shapes.groups_held_rows, aggregated(UNBOUND, T1), "append"),
-    (bug_shapes.groups_held_rows, deduplicated(UNBOUND, K1, T2), "append"),
-    (bug_shapes.groups_held_rows, aggregated(HALF_BOUND, T1), "append"),
+    (bug_shapes.aggregates_held_rows, aggregated(UNBOUND, T1), "append"),
+    (bug_shapes.deduplicates_held_rows, deduplicated(UNBOUND, K1, T2), "append"),
+    (bug_shapes.aggregates_held_rows, aggregated(HALF_BOUND, T1), "append"),
     (
         bug_shapes.joins_held_rows,
         join("Inner", UNBOUND, THIRD, node("EqualTo", K1, K3), *between(T3, T1)),
         "append",
     ),
-    (bug_shapes.groups_by_missing_times, aggregated(MARKED_LEFT, K1, T1), "append"),
     *(
         (
             bug_shapes.evicts_by_one_watermark,
@@ -200,46 +185,23 @@ NEAR: list[tuple[Question, Nodes, str]] = [
         marked(join("Inner", LEFT, aggregated(table(K2), K2), SAME_KEY), T1),
         "append",
     ),
-    (bug_shapes.groups_by_literals, aggregated(UNION, K1), "complete"),
-    (bug_shapes.groups_by_literals, aggregated(project(LEFT, K1, NAME), NAMED), "complete"),
     (
         bug_shapes.bounds_by_cast,
         join("Inner", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, *between(T2, T1)),
         "append",
     ),
-    (bug_shapes.groups_held_rows, aggregated(UNBOUND, K1), "append"),
-    (bug_shapes.groups_held_rows, aggregated(HALF_BOUND, T2), "append"),
-    (bug_shapes.groups_held_rows, aggregated(BOUND, T1), "append"),
+    (bug_shapes.aggregates_held_rows, aggregated(UNBOUND, K1), "append"),
+    (bug_shapes.deduplicates_held_rows, deduplicated(UNBOUND, K1), "append"),
+    (bug_shapes.deduplicates_held_rows, deduplicated(BOUND, K1, T1), "append"),
+    (bug_shapes.aggregates_held_rows, aggregated(HALF_BOUND, T2), "append"),
+    (bug_shapes.aggregates_held_rows, aggregated(BOUND, T1), "append"),
     (
         bug_shapes.joins_held_rows,
         join("Inner", BOUND, THIRD, node("EqualTo", K1, K3), *between(T3, T1)),
         "append",
     ),
-    (bug_shapes.groups_by_missing_times, aggregated(MARKED_LEFT, K1, T1), "update"),
-    (
-        bug_shapes.groups_by_missing_times,
-        aggregated(not_null(MARKED_LEFT, T1), K1, T1),
-        "append",
-    ),
-    (bug_shapes.groups_by_missing_times, aggregated(MARKED_LEFT, K1, U1), "append"),
-    (bug_shapes.groups_by_missing_times, grouped(T1, time_is_left_out=False), "append"),
     (bug_shapes.deduplicates_floats, deduplicated(stream(K1, FLOAT), K1), "append"),
     (bug_shapes.deduplicates_floats, deduplicated(table(K1, FLOAT), K1, FLOAT), "append"),
-    (
-        bug_shapes.full_join_of_nulls,
-        join("LeftOuter", MARKED_LEFT, MARKED_RIGHT, SAME_KEY, *between(T2, T1)),
-        "append",
-    ),
-    (
-        bug_shapes.full_join_of_nulls,
-        join("FullOuter", not_null(MARKED_LEFT, K1), MARKED_RIGHT, SAME_KEY, *between(T2, T1)),
-        "append",
-    ),
-    (
-        bug_shapes.full_join_of_nulls,
-        join("FullOuter", table(K1), table(K2), SAME_KEY),
-        "append",
-    ),
     (bug_shapes.excepts_all, node("Except", LEFT, TABLE, isAll=False), "append"),
     (bug_shapes.excepts_all, node("Except", table(K1, T1, U1), TABLE, isAll=True), "append"),
     (bug_shapes.subtotals_over_windows, grouped(T1, time_is_left_out=False), "append"),

@@ -8,7 +8,6 @@ from airflow_provider.runtime.queries.plan_steps import (
     columns_in,
     is_marked,
     join_of,
-    may_be_null,
 )
 from airflow_provider.runtime.queries.plan_tree import id_of, tree_of
 
@@ -50,16 +49,6 @@ def _over_streams(shape: Shape, *kinds: str) -> Iterator[Step]:
     return (step for step in shape.steps if step.node.kind in kinds and step.is_over_streams)
 
 
-def full_join_of_nulls(shape: Shape) -> bool:
-    """Whether a full outer join has a key that can be NULL on both sides."""
-    return any(
-        may_be_null(one, join.left.columns) and may_be_null(two, join.right.columns)
-        for join in _joins(shape)
-        if join.how == "FullOuter"
-        for one, two in join.keys
-    )
-
-
 def evicts_by_one_watermark(shape: Shape) -> bool:
     """Whether streams are joined on equal event times of which only one has a watermark."""
     return any(
@@ -86,9 +75,15 @@ def _bounds_another_column(join: Join, side: int) -> bool:
     return bool(rows.marked and bounded) and not any(each & rows.marked for each in bounded)
 
 
-def groups_held_rows(shape: Shape) -> bool:
+def aggregates_held_rows(shape: Shape) -> bool:
     """Whether append mode groups by the event time of rows that a join holds for ever."""
-    return shape.output_mode == "append" and any(column.is_held for _, column in _keys(shape))
+    found = _keys(shape, "Aggregate")
+    return shape.output_mode == "append" and any(column.is_held for _, column in found)
+
+
+def deduplicates_held_rows(shape: Shape) -> bool:
+    """Whether duplicates are found by the event time of rows that a join holds for ever."""
+    return any(column.is_held for _, column in _keys(shape, *_DEDUPLICATES))
 
 
 def bounds_by_cast(shape: Shape) -> bool:
@@ -112,20 +107,12 @@ def marks_results(shape: Shape) -> bool:
     )
 
 
-def groups_by_literals(shape: Shape) -> bool:
-    """Whether streams that have a literal each are united, and grouped by it."""
-    return any(
-        column.is_literal and any(each.kind == "Union" for each in step.node.within())
-        for step, column in _keys(shape)
-    )
-
-
-def _keys(shape: Shape) -> Iterator[tuple[Step, Column]]:
+def _keys(shape: Shape, *kinds: str) -> Iterator[tuple[Step, Column]]:
     """Yield what groups are made of, and duplicates are found by, with the columns below."""
-    for kind, keys in _KEYS.items():
+    for kind in kinds:
         for step in _over_streams(shape, kind):
             columns = step.below[0].columns
-            for each in step.node.values[keys]:
+            for each in step.node.values[_KEYS[kind]]:
                 found = columns_in(tree_of(each)) & columns.keys()
                 yield from ((step, columns[number]) for number in found)
 
@@ -138,19 +125,6 @@ def joins_held_rows(shape: Shape) -> bool:
         for rows in (join.left, join.right)
         for column in rows.columns.values()
     )
-
-
-def groups_by_missing_times(shape: Shape) -> bool:
-    """Whether append mode groups by an event time, and not its windows, that can be NULL."""
-    if shape.output_mode != "append":
-        return False
-    keys = (
-        (tree_of(each), step.below[0])
-        for step in _over_streams(shape, "Aggregate")
-        for each in step.node.values["groupingExpressions"]
-        if step.node.children[0].kind != "Expand"
-    )
-    return any(is_marked(key, rows) and may_be_null(key, rows.columns) for key, rows in keys)
 
 
 def excepts_all(shape: Shape) -> bool:

@@ -16,12 +16,7 @@ _STREAMS: Final = frozenset({"StreamingRelation", "StreamingRelationV2"})
 _OF_WINDOWS: Final = "PreciseTimestampConversion"
 """What Spark computes the bounds of windows with."""
 _NAMED: Final = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
-_NEVER_NULL: Final = frozenset(
-    {"CreateNamedStruct", "CreateArray", "CreateMap", _OF_WINDOWS}  # a row without time has none
-)
 _BOUNDS: Final = frozenset({"LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"})
-_PADDED: Final = {"LeftOuter": (1,), "RightOuter": (0,), "FullOuter": (0, 1)}
-"""By type of a join, the sides whose columns are NULL in rows without a match."""
 _UNITED: Final = frozenset({"Union", "Except", "Intersect"})
 _OF_THE_LEFT: Final = frozenset({"LeftSemi", "LeftAnti"})
 
@@ -37,14 +32,10 @@ class Column(NamedTuple):
         is_marked: whether it is an event time that has a watermark.
         is_held: whether it is an event time of rows that a join holds for ever, so that they come
             out long after the watermark has passed them.
-        is_literal: whether it is one value, of a stream or of each stream in a union.
-        may_be_null: whether a row can have no value in it, as far as the plan tells.
     """
 
     is_marked: bool = False
     is_held: bool = False
-    is_literal: bool = False
-    may_be_null: bool = True
 
 
 class Rows(NamedTuple):
@@ -133,24 +124,11 @@ def _marked(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mappi
     return {**known, number: known[number]._replace(is_marked=True)}
 
 
-def may_be_null(expression: Node, columns: Mapping[int, Column]) -> bool:
-    """Whether an expression can have no value, as far as the plan tells."""
-    if expression.kind == "AttributeReference":
-        known = columns.get(id_of(expression.values))
-        return known.may_be_null if known is not None else bool(expression.values["nullable"])
-    if expression.kind in {"Coalesce", "KnownNotNull"}:
-        return all(may_be_null(each, columns) for each in expression.children)
-    if expression.kind == "Literal":
-        return expression.values.get("value") is None
-    return expression.kind not in _NEVER_NULL
-
-
 def _declared(
     attributes: Iterable[Any], known: Mapping[int, Column]
 ) -> Iterator[tuple[int, Column]]:
     for values in (tree_of(each).values for each in attributes):
-        column = Column(may_be_null=bool(values["nullable"]))
-        yield id_of(values), known.get(id_of(values), column)
+        yield id_of(values), known.get(id_of(values), Column())
 
 
 def _named(
@@ -169,8 +147,6 @@ def _computed(value: Node, known: Mapping[int, Column]) -> Column:
     return Column(
         is_marked=is_window and bool(times),
         is_held=is_window and any(each.is_held for each in times),
-        is_literal=value.kind == "Literal",
-        may_be_null=may_be_null(value, known),
     )
 
 
@@ -192,18 +168,6 @@ def _expanded(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Map
 
 def _any_of(columns: Sequence[Column]) -> Column:
     return Column(*(any(flags) for flags in zip(*columns, strict=True)))
-
-
-def _filtered(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
-    """Return the columns behind a filter: those that it asks to have a value, have one."""
-    columns = dict(known)
-    for part in conjuncts(tree_of(node.values["condition"])):
-        asked = part.children[0] if part.kind == "IsNotNull" else None
-        if asked is not None and asked.kind == "AttributeReference":
-            number = id_of(asked.values)
-            if number in columns:
-                columns[number] = columns[number]._replace(may_be_null=False)
-    return columns
 
 
 class Join(NamedTuple):
@@ -271,12 +235,10 @@ def _is_across(pair: Pair, left: Rows, right: Rows) -> bool:
 def _joined(node: Node, _: Mapping[int, Column], below: Sequence[Rows]) -> Mapping[int, Column]:
     join = join_of(node, *below)
     are_streams = join.left.is_streaming and join.right.is_streaming
-    padded = _PADDED.get(join.how, ())
     given = (join.left,) if join.how in _OF_THE_LEFT else (join.left, join.right)
     return {
         number: each._replace(
-            is_held=each.is_held or (are_streams and each.is_marked and join.holds(side)),
-            may_be_null=each.may_be_null or side in padded,
+            is_held=each.is_held or (are_streams and each.is_marked and join.holds(side))
         )
         for side, rows in enumerate(given)
         for number, each in rows.columns.items()
@@ -296,7 +258,6 @@ _ACTS: Final[Mapping[str, Act]] = {
     "Project": _projected,
     "Aggregate": _projected,
     "Expand": _expanded,
-    "Filter": _filtered,
     "EventTimeWatermark": _marked,
     "Join": _joined,
 }

@@ -243,6 +243,11 @@ TABLES: Final = {
     **dict.fromkeys(("q4", "q6", "q9"), ("auction", "bid")),
 }
 """What a query reads, if not the bids alone."""
+ALLOWED_BUGS: Final = dict.fromkeys(("q4", "q6", "q9"), ("SPARK-58904",))
+"""Spark forgets an auction when the watermark passes its beginning: a bid in a later batch is lost.
+
+The benchmark's two batches have no such bid.
+"""
 PARTITIONED: Final = {"q10": ("dt", "hm")}
 
 
