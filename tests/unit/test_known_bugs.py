@@ -142,6 +142,7 @@ FOUND: list[tuple[Question, Nodes, str]] = [
     (bug_shapes.bounds_by_cast, BY_SECONDS, "append"),
     (bug_shapes.aggregates_held_rows, aggregated(UNBOUND, T1), "append"),
     (bug_shapes.deduplicates_held_rows, deduplicated(UNBOUND, K1, T2), "append"),
+    (bug_shapes.deduplicates_held_rows, deduplicated(project(UNBOUND, K1, T1), K1), "append"),
     (bug_shapes.aggregates_held_rows, aggregated(HALF_BOUND, T1), "append"),
     (
         bug_shapes.joins_held_rows,
@@ -191,7 +192,7 @@ NEAR: list[tuple[Question, Nodes, str]] = [
         "append",
     ),
     (bug_shapes.aggregates_held_rows, aggregated(UNBOUND, K1), "append"),
-    (bug_shapes.deduplicates_held_rows, deduplicated(UNBOUND, K1), "append"),
+    (bug_shapes.deduplicates_held_rows, deduplicated(project(UNBOUND, K1, U1), K1), "append"),
     (bug_shapes.deduplicates_held_rows, deduplicated(BOUND, K1, T1), "append"),
     (bug_shapes.aggregates_held_rows, aggregated(HALF_BOUND, T2), "append"),
     (bug_shapes.aggregates_held_rows, aggregated(BOUND, T1), "append"),

@@ -82,8 +82,12 @@ def aggregates_held_rows(shape: Shape) -> bool:
 
 
 def deduplicates_held_rows(shape: Shape) -> bool:
-    """Whether duplicates are found by the event time of rows that a join holds for ever."""
-    return any(column.is_held for _, column in _keys(shape, *_DEDUPLICATES))
+    """Whether rows that a join holds for ever are deduplicated, with their event time."""
+    return any(
+        column.is_held
+        for step in _over_streams(shape, *_DEDUPLICATES)
+        for column in step.below[0].columns.values()
+    )
 
 
 def bounds_by_cast(shape: Shape) -> bool:

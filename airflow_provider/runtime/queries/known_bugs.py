@@ -129,7 +129,7 @@ KNOWN_BUGS: Final = (
     KnownBug(
         "HELD-ROWS",
         _ALL,
-        "deduplication by an event time behind a join that does not bound it",
+        "deduplication of rows with an event time behind a join that does not bound it",
         shapes.deduplicates_held_rows,
         "rows that the join has held long are dropped as late",
         "bound the event times of both sides in ON",
