@@ -121,7 +121,7 @@ def _projected(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Ma
 
 def _marked(node: Node, known: Mapping[int, Column], _: Sequence[Rows]) -> Mapping[int, Column]:
     number = id_of(tree_of(node.values["eventTime"]).values)
-    return {**known, number: known[number]._replace(is_marked=True)}
+    return {**known, number: known.get(number, Column())._replace(is_marked=True)}
 
 
 def _declared(
@@ -247,6 +247,8 @@ def _joined(node: Node, _: Mapping[int, Column], below: Sequence[Rows]) -> Mappi
 
 def _united(below: Sequence[Rows]) -> Mapping[int, Column]:
     """Return the columns of a union: they have the ids of the first side's, and its watermark."""
+    if len({len(rows.columns) for rows in below}) > 1:  # not all columns are known
+        return below[0].columns
     sides = zip(*(rows.columns.values() for rows in below), strict=True)
     return {
         number: _any_of(each)._replace(is_marked=each[0].is_marked)
