@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.known_bugs import KNOWN_BUGS
 from airflow_provider.runtime.queries.query import find_bugs
-from scripts.benchmarks.nexmark import queries
+from scripts.benchmarks.nexmark import generator, queries
 
 pytestmark = pytest.mark.spark
 NAME = "SUBTOTALS-OVER-WINDOWS"
@@ -91,8 +91,8 @@ def test_a_query_with_a_known_bug_is_refused_before_anything_is_written(spark, l
 @pytest.mark.long
 def test_an_allowed_bug_stands_beside_the_rows(spark, location):
     """The run goes on without the rows that the bug costs, and its record and account name it."""
-    write_events(location.input, [(1, "a", 1), (12, "b", 2)])
-    final = location.run(spark, "", entry=ENTRY, allow_known_bugs=(NAME,))
+    write_events(location.input, [(1, "a", 1), (12, "b", 2), (40, "c", 3)])
+    final = location.run(spark, "", entry=ENTRY, at_end="suspend", allow_known_bugs=(NAME,))
 
     said = f"{NAME}, a bug of Spark that was allowed: subtotals over all windows are never written"
     assert said in final.queries["out"].row_counts.uncounted
@@ -119,6 +119,7 @@ def test_a_query_that_its_author_has_fixed_is_not_found(spark, tmp_path):
 
 def test_nexmark_raises_no_alarm(spark, tmp_path, location):
     """Of Nexmark's queries those of auctions alone have such a plan: they end by another column."""
+    generator.write_events(tmp_path / "events", 40, files=1, in_turns=False, interval_ms=1000)
     for query in queries.QUERIES:
         params = {"query": query, "input": str(tmp_path / "events"), "files_per_batch": "1"}
         asked = location.ask("", entry=f"{queries.__file__}:nexmark", params=params)

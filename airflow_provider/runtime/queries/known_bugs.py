@@ -107,7 +107,7 @@ KNOWN_BUGS: Final = (
         _ALL,
         "`exceptAll` of a stream and a table",
         shapes.excepts_all,
-        "rows that are there several times are written too seldom",
+        "each batch leaves the rows of the table out once more",
         "join the table with how='left_anti', which leaves all copies of its rows out",
     ),
     KnownBug(
