@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Program(NamedTuple):
 
 def at(second: float) -> str:
     """Return a time as JSON has it."""
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def row(k: str | None, t: float | None = None, **more: Any) -> Row:

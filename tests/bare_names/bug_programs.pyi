@@ -1,0 +1,1 @@
+from tests.spark.bug_programs import *
