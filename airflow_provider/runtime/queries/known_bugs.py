@@ -80,7 +80,7 @@ KNOWN_BUGS: Final = (
     ),
     KnownBug(
         "SPARK-56280",
-        (Range((3, 5), (4, 3)),),
+        (Range((3, 5), (4, 2)),),
         "`dropDuplicates` with a key of floating-point numbers, also nested ones",
         shapes.deduplicates_floats,
         "0.0 and -0.0, or two NaN, are not taken for duplicates",
