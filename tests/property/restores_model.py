@@ -200,6 +200,8 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
         return Expected((after,), (world,), may=may, cut=(world,))
     must = {*why_wrong(world, name, saved, reverts=reverts)}
     unsure = _why_unsure(world, name, saved, reverts=reverts)
+    if not all(state.read for state in found.queries.values()):
+        unsure.add(Reason.UNMATCHED)  # of a job that no driver has named yet
     back = {q: len(saved.queries[q].read) - 1 for q in QUERIES}
     if job.open is not None:
         again = {row for each in saved.queries.values() for row in each.read}
