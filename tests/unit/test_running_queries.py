@@ -38,7 +38,7 @@ def a_stream(epochs: Any) -> StreamQuery:
 
 def test_a_batch_job_is_no_stream():
     """The driver neither halts it nor starts it again."""
-    given: Any = {"logs": None, "committer": Committer(), "clock": None}
+    given: Any = {"logs": None, "committer": Committer(), "clock": None, "record_input": None}
 
     assert isinstance(a_stream(Committer()), Stream)
     assert not isinstance(BatchQuery(DEFINITION, **given), Stream)

@@ -75,7 +75,7 @@ def options_of(kind: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_lines(
-    reader: Any, path: str | None, file_format: str, schema: StructType, name: str
+    reader: Any, path: str | list[str] | None, file_format: str, schema: StructType, name: str
 ) -> DataFrame:
     """Return the column :data:`LINE`, and those of folders such as ``day=2026-01-01``.
 

@@ -112,7 +112,7 @@ class Records:
         """Return the options for Spark's reader."""
         return self.options if self.is_kafka else options_of(self.kind, self.options)
 
-    def load(self, reader: Any, path: str | None) -> DataFrame:
+    def load(self, reader: Any, path: str | list[str] | None) -> DataFrame:
         """Return what Spark reads of files: a record in each row."""
         schema = self._schema()
         name = LINE

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.job_checks import (
     check_consumed,
@@ -16,7 +18,7 @@ from airflow_provider.runtime.driver.job_checks import (
 )
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.end_of_input import sources_end
+from airflow_provider.runtime.jobdir.end_of_input import SourceEnds, put_batch_ends, sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.folding import fold_operations
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.logs import CommitLog
+    from airflow_provider.runtime.checkpoint.source_end import SourceEnd
     from airflow_provider.runtime.driver.initial_state import StartingPoint
     from airflow_provider.runtime.driver.load_job import LoadedJob
     from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
@@ -180,7 +183,27 @@ class QueryOpener:
         logs = commit_log_of(self.directory, self.run, query.name, mode=BATCH)
         committer = self._committer_of(query, logs)
         committer.recover(through=-1)  # what a batch job has produced follows finish()
-        return BatchQuery(query, logs=logs, committer=committer, clock=self.clock)
+        return BatchQuery(
+            query,
+            logs=logs,
+            committer=committer,
+            clock=self.clock,
+            record_input=functools.partial(self._record_input, query.name, str(logs.query_id())),
+        )
+
+    def _record_input(self, query: str, query_id: str, ends: Sequence[SourceEnd]) -> None:
+        if not ends:
+            return
+        recorded = SourceEnds(
+            query_id=query_id,
+            query=query,
+            run_id=self.run.run_id,
+            token=self.lease.token,
+            batch=0,
+            at=to_iso(self.clock.now()),
+            ends=list(ends),
+        )
+        put_batch_ends(self.run, recorded)
 
     def _reported_rows(
         self, query: QueryDefinition, sink: OnePhaseSink, logs: CheckpointLogs

@@ -247,14 +247,21 @@ def put_marker(folder: str, at_ms: int) -> None:
 class SourceEnds(Document):
     """``runs/<run id>/ends/<query id>.json``: where the run's bounded sources end.
 
+    A BATCH attempt reads what exists then, so each one puts ``<query id>.<token>.json``, with the
+    files that it has read; sources of other kinds have no end there.
+
     Attributes:
+        token: the driver's lease.
         batch: the batch before whose rows were staged it was put.
         inherited: the batch that was planned before this start, and perhaps staged by another
             driver: it runs unchanged; -1 for none.
     """
 
     CONTENTS = Contents.FACTS
-    LOCATIONS = ("runs/<run id>/ends/{query_id}.json",)
+    LOCATIONS = (
+        "runs/<run id>/ends/{query_id}.json",
+        "runs/<run id>/ends/{query_id}.{token}.json",
+    )
     WRITTEN = Written("once", "driver, before its first batch", "the ends are not decided")
     IS_EXACT = True
     MOST_BYTES = 256 * MIB
@@ -276,6 +283,16 @@ class SourceEnds(Document):
 def source_ends(run: RunDirectory, query_id: str) -> SourceEnds | None:
     """Return the ends of a query's sources in this run; None before they are put."""
     return SourceEnds.read(run.storage, _ended_sources_path(query_id))
+
+
+def batch_ends(run: RunDirectory, query_id: str, token: int) -> SourceEnds | None:
+    """Return what a query of a BATCH attempt has read; None if that was not recorded."""
+    return SourceEnds.read(run.storage, _ended_sources_path(f"{query_id}.{token}"))
+
+
+def put_batch_ends(run: RunDirectory, ends: SourceEnds) -> None:
+    """Store what a query of a BATCH attempt has read; no other attempt writes there. Idempotent."""
+    ends.put_if_absent(run.storage, _ended_sources_path(f"{ends.query_id}.{ends.token}"))
 
 
 def put_source_ends(run: RunDirectory, ends: SourceEnds) -> SourceEnds:

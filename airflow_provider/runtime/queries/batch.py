@@ -13,6 +13,7 @@ from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
 from airflow_provider.runtime.jobdir.query_reports import TaskCounts
 from airflow_provider.runtime.jobdir.run_options import COUNT
 from airflow_provider.runtime.queries.accounting import check_batch, checked_rows
+from airflow_provider.runtime.queries.batch_input import files_read
 from airflow_provider.runtime.queries.batch_reports import Reading, own_report
 from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.plan import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.drain_step import StartMode
     from airflow_provider.runtime.checkpoint.logs import CommitLog
+    from airflow_provider.runtime.checkpoint.source_end import SourceEnd
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -110,12 +112,14 @@ class BatchQuery:
         logs: CommitLog,
         committer: EpochCommitter,
         clock: Clock,
+        record_input: Callable[[Sequence[SourceEnd]], None],
     ) -> None:
         self.name = definition.name
         self.definition = definition
         self.logs = logs
         self.committer = self.counts = committer
         self._clock = clock
+        self._record_input = record_input
         self._rows: int | None = None
         self._checked: dict[str, int] = {}
         self._reports: list[BatchReport] = []
@@ -178,6 +182,7 @@ class BatchQuery:
     def _stage(self) -> None:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
+        self._record_input(files_read(self.definition))
         execution = BatchExecution(df)
         lost = 0
         if lossy := lossy_among(self.definition.sources):

@@ -159,8 +159,8 @@ class _Scans:
             return
         if locations[0].folder is None:  # a connector's, of which Spark logs no files
             return
-        scanned = list(_scanned(leaf.relation().location().allFiles()))
-        paths = [path for path, _ in scanned]
+        found_files = list(scanned(leaf.relation().location().allFiles()))
+        paths = [path for path, _ in found_files]
         listed = [files for each in locations for files in self._listed(batch, each, logs)]
         if not listed:
             text = (
@@ -180,7 +180,7 @@ class _Scans:
                 "of the folders; rename those files"
             )
             raise MisreadInputError(self._query.name, batch, what)
-        self._warn_of_changes(batch, source, scanned, listed[best])
+        self._warn_of_changes(batch, source, found_files, listed[best])
 
     def _listed(self, batch: int, location: _Location, logs: BatchLogs) -> Iterator[dict[str, int]]:
         for begin, end in logs.ranges(batch, location.number):
@@ -245,7 +245,7 @@ def _is_range(scanned: tuple[str, str], listed: tuple[str, str]) -> bool:
     return listed[0] == NO_OFFSET or bool(offset_value(scanned[0]) == offset_value(listed[0]))
 
 
-def _scanned(files: Any) -> Iterator[tuple[str, int]]:
+def scanned(files: Any) -> Iterator[tuple[str, int]]:
     """Yield path and modification time in milliseconds of the JVM's statuses of files."""
     found = _STATUS.findall(str(files.mkString("\n")))
     if len(found) != int(files.size()):  # a filesystem that prints them otherwise

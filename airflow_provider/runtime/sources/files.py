@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime as dt
+import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -77,6 +78,7 @@ class FilesSource:
         may_be_missing: whether the folder may be made later.
         is_output: whether a query of the job writes there: the path is then no pattern.
         has_ended: whether it is read no more.
+        only: in BATCH, the addresses of the files to read, as Spark's log has them; None for all.
     """
 
     format: str
@@ -89,6 +91,7 @@ class FilesSource:
     may_be_missing: bool = False
     is_output: bool = False
     has_ended: bool = False
+    only: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> str:
@@ -104,7 +107,8 @@ class FilesSource:
             if self.records is None
             else self.records.read_options()
         )
-        path, more = self._address(spark)
+        is_chosen = self.only is not None and not streaming
+        path, more = self._chosen(self.only or ()) if is_chosen else self._address(spark)
         reader = reader_of(spark, name, streaming=streaming).format(
             self.format if self.records is None else self.records.line_format
         )
@@ -113,7 +117,9 @@ class FilesSource:
         if self.records is not None:
             df: DataFrame = self.records.load(reader, path)
             return df
-        return (reader if self.schema is None else reader.schema(self.schema)).load(path)
+        asked: Any = reader if self.schema is None else reader.schema(self.schema)
+        loaded: DataFrame = asked.load(path)
+        return loaded
 
     def location(self) -> Location:
         lower = {key.lower(): redact(str(value)) for key, value in self.options.items()}
@@ -191,7 +197,7 @@ class FilesSource:
     def _option(self, name: str) -> str | None:
         return next((str(v) for k, v in self.options.items() if k.lower() == name), None)
 
-    def _address(self, spark: SparkSession) -> tuple[str | None, dict[str, str]]:
+    def _address(self, spark: SparkSession) -> tuple[str | list[str] | None, dict[str, str]]:
         """Return the path to load, and the options that it needs."""
         if self.path is None:
             return None, {}
@@ -203,6 +209,14 @@ class FilesSource:
         if self.is_output or self.may_be_missing:
             return even_if_missing(spark, self.path), {}
         return self.path, {}
+
+    def _chosen(self, files: Sequence[str]) -> tuple[str | list[str] | None, dict[str, str]]:
+        if not files:
+            return self.path, {_FILTER: _NOTHING}
+        # Spark looks for columns of partitions below it.
+        path = self.path or ""
+        base = {} if is_pattern(path) or self._option("basepath") else {"basePath": path}
+        return [escaped(urllib.parse.unquote(address)) for address in files], base
 
     def _lifted(self, *, streaming: bool) -> dict[str, str]:
         """Return the options that replace defaults of Spark's by which it leaves out input."""
