@@ -30,6 +30,9 @@ KIT = Path(api.__path__[0]) / "kit"
 CONTRACT = "extensions import the published interface alone"
 # Rooms of the kernel whose tools these extensions are; another room is a reason to publish a name.
 TOOLS = {
+    "comparisons": "operators runtime.base runtime.checkpoint runtime.cli runtime.driver "
+    "runtime.entry_point runtime.errors runtime.jobdir runtime.queries runtime.samples "
+    "runtime.sinks runtime.sources runtime.spark runtime.storage",
     "row_checks": "runtime.base runtime.cli runtime.errors runtime.failures runtime.jobdir "
     "runtime.queries runtime.sinks runtime.sources runtime.spark runtime.storage",
     "scripts": "runtime.base runtime.entry_point runtime.errors runtime.failures runtime.jobdir "

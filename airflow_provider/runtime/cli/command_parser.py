@@ -305,6 +305,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "upgrade": (
         f"{_JOB} --entry flights_2.py:daily_delays --to {_JOB}_2 --trial-period '10 minutes'",
     ),
+    "verify": (_JOB, f"{_JOB} manual-20261123T010005-1a2b3c --mode streaming"),
+    "compare": (
+        f"{_JOB} flights_2.py:daily_delays",
+        f"{_JOB} flights_2.py:daily_delays --param top:=5 --key daily:day,origin",
+    ),
     "rewind": (
         f"{_JOB} manual-20261123T010005-1a2b3c",
         f"{_JOB} manual-20261123T010005-1a2b3c --with-later",

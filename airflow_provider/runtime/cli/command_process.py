@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _RUN_CODE: Final = frozenset(
-    {"check", "cleanup", "replay", "rewind", "run", "savepoint", "state", "upgrade"}
+    {"check", "cleanup", "compare", "replay", "rewind", "run", "savepoint", "state", "upgrade"}
+    | {"verify"}
 )
 _PASSED_ON: Final = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
