@@ -127,6 +127,11 @@ def find_first_run(job_dir: str, run_id: str | None) -> FirstRun:
         raise ConfigError(
             f"{directory.url}: run {run_id!r} was rewound, and its output is removed; name another"
         )
+    if record.options.until == "stopped":
+        raise ConfigError(
+            f"{directory.url}: run {run_id!r} ran until it was stopped, so nothing says where its "
+            "input ended; only runs of bounded sources are computed again"
+        )
     return FirstRun(
         directory=directory,
         run=run,

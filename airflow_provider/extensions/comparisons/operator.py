@@ -72,7 +72,7 @@ class SparkCompareOperator(BaseOperator):
         fail_on_difference: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(params=params, **kwargs)  # Airflow wraps them
+        super().__init__(params=dict(params or {}), **kwargs)  # Airflow wraps them
         self.job_dir = job_dir
         self.run_id = run_id
         self.job = job
@@ -134,18 +134,16 @@ class SparkCompareOperator(BaseOperator):
     def _run(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         """Return the exit code, what was printed, and the last line of the log."""
         lines = [""]
-        self._process = process = subprocess.Popen(
-            [*module_command(_CLI), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        log = threading.Thread(target=self._log_lines, args=(process.stderr, lines))
-        log.start()
-        said = process.stdout.read() if process.stdout is not None else ""
-        code = process.wait()
-        log.join()
-        return code, said, lines[-1]
+        command = [*module_command(_CLI), *arguments]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            self._process = process
+            log = threading.Thread(target=self._log_lines, args=(process.stderr, lines))
+            log.start()
+            said = process.stdout.read() if process.stdout is not None else ""
+            log.join()
+        return process.returncode, said, lines[-1]
 
     def _log_lines(self, stream: IO[str], lines: list[str]) -> None:
         for line in stream:

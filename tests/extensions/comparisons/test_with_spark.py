@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -20,7 +19,7 @@ from airflow_provider.extensions.comparisons.comparing import (
     verify_run,
 )
 from airflow_provider.extensions.comparisons.report import Report
-from airflow_provider.runtime.errors import ConfigError, RunCancelledError
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from tests.extensions.comparisons import compared_jobs
 
