@@ -105,6 +105,7 @@ def test_a_command_is_about_the_version_in_force(versions, capsys):
 # --- who takes an address -----------------------------------------------------------------------
 
 ONE_VERSION = {
+    "extensions/comparisons/first_run.py": "opens what its caller has addressed",
     "extensions/row_checks/view.py": "gets the active directory from the service",
     "hooks/task_runs.py": "the runs of one task, and the directory that it is about to use",
     "hooks/cluster.py": "submits a driver of one version",

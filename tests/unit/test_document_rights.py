@@ -31,7 +31,7 @@ def test_the_page_knows_every_document_that_has_a_location():
     documents = schemas.documents()
 
     assert KINDS == {kind for kind in documents if kind.LOCATIONS}
-    assert {"StreamReport", "WriterMark"} == {
+    assert {"ScratchOwner", "StreamReport", "WriterMark"} == {
         kind.__name__ for kind in documents if not kind.LOCATIONS
     }
 

@@ -31,6 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Texts that only a user of a shell gets, and the command lines that launchers put together.
 ONLY_IN_A_SHELL = [
+    "extensions/comparisons/comparing.py",
+    "extensions/comparisons/first_run.py",
+    "extensions/comparisons/scratch.py",
+    "extensions/comparisons/scratch_job.py",
     "extensions/warm_drivers/static_fields.py",
     "runtime/base/runtime_zip.py",
     "runtime/control/launcher.py",

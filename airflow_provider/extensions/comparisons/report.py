@@ -66,7 +66,7 @@ class QueryComparison:
     Attributes:
         outputs: its sinks.
         counts: numbers of both, by what they count; they decide nothing.
-        account: the same, of what the account of rows says was taken out: they have to agree.
+        account: the same, of what the row counts say was taken out: they have to agree.
         operators: its stateful operators, uppermost first.
         undecided: what in its plan may differ from one computation to the next.
         missing: which side does not have the query; empty if both have it.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 from pyspark.sql import functions as sf
 
 from airflow_provider.runtime import JobContext, files, for_each_batch
@@ -25,7 +28,8 @@ def read(ctx: JobContext, name: str = "events", **reading):
 
 def output(ctx: JobContext, name: str = ""):
     form = ctx.params.get("format", "parquet")
-    return files(f"{ctx.params['output']}{name}", form, partition_by=ctx.params.get("by", ""))
+    by = [column for column in [ctx.params.get("by")] if column]
+    return files(f"{ctx.params['output']}{name}", form, partition_by=by)
 
 
 def windows_of(events, *what, size: str = "10 seconds"):
@@ -97,6 +101,19 @@ def several(ctx: JobContext) -> None:
         note(f"batch {df.count()}")
 
     ctx.write("told", read(ctx, "others"), to=for_each_batch(write, "notes"))
+
+
+def gated(ctx: JobContext) -> None:
+    """Wait in each row while the gate is there."""
+    gate = ctx.params["gate"]
+
+    @sf.udf("double")
+    def passing(v):
+        while os.path.exists(gate):
+            time.sleep(0.05)
+        return v
+
+    ctx.write("out", read(ctx).withColumn("n", passing("v")), to=output(ctx))
 
 
 def totals(ctx: JobContext) -> None:

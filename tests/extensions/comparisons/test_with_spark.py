@@ -19,7 +19,7 @@ from airflow_provider.extensions.comparisons.comparing import (
     verify_run,
 )
 from airflow_provider.extensions.comparisons.report import Report
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, RunCancelledError, RunFailedError
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from tests.extensions.comparisons import compared_jobs
 
@@ -334,3 +334,94 @@ def test_the_only_stateful_operator_is_blamed(bench):
     assert "rows with the same key differ in n (1)" in text
     assert 'only published: {"start":"2026-01-01T00:00:00.000Z","k":"a","n":1}' in text
     assert 'only computed again: {"start":"2026-01-01T00:00:00.000Z","k":"a","n":2}' in text
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+def test_the_same_version_is_equal_to_its_run(bench):
+    """
+    In the mode of the run, with the run's parameters, and with one that changes nothing.
+    """
+    bench.run("windows")
+    write_events(bench.location.input, [(3, "a", 100)], first=7)
+
+    report = bench.compare("windows", where="v > 0")
+
+    assert "EQUAL" == report.verdict, said(report)
+    assert f"{JOBS}:windows in STREAMING" == report.second
+    assert {"late", "batches", "longest batch", "most state rows"} < {*report.queries[0].counts}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"where": "v > 1"}, "5 rows in the run and 5 in the new version; 1 only in the run"),
+        ({"where": "v > 1"}, "rows with the same key differ in n (1)"),
+        ({"size": "20 seconds"}, "5 rows in the run and 4 in the new version"),
+        ({"n": "sum(v)"}, "column n is bigint in the first and double in the second"),
+        ({"n": "max(v)"}, "its only stateful operator: by key"),
+    ],
+)
+def test_a_changed_version_is_named(bench, changed, named):
+    """
+    Rows of one alone, columns that differ by key, and columns of another type.
+    """
+    bench.run("windows", events=(EVENTS[0], [*EVENTS[1], (2, "a", 29)]))
+
+    report = bench.compare("windows", key=["start", "k"], **changed)
+
+    assert "DIFFERENT" == report.verdict
+    assert named in said(report)
+
+
+def test_added_columns_queries_and_outputs_are_named(bench):
+    """
+    The columns that both have are compared.
+    """
+    bench.run("rows", n="v")
+
+    report = bench.compare("totals")
+
+    out, more = report.queries
+    assert ("EQUAL", "DIFFERENT") == (out.verdict, more.verdict)
+    text = said(report)
+    assert "only the first has the columns n; not compared" in text
+    assert "only the second has the columns twice; not compared" in text
+    assert f"  more: only {JOBS}:totals has this query" in text
+
+
+def test_a_version_that_fails_leaves_nothing(bench):
+    """
+    Its error is that of a run.
+    """
+    bench.run("rows")
+    before = tree_of(bench.location.root)
+
+    with pytest.raises(RunFailedError, match="DIVIDE_BY_ZERO|Division by zero"):
+        bench.compare("rows", n="v / (v - v)")
+    assert before == tree_of(bench.location.root)
+
+
+def test_a_run_whose_input_is_gone_is_refused(bench):
+    """
+    By the name of the file, before Spark computes anything.
+    """
+    bench.run("rows")
+    (bench.location.input / "001.csv").unlink()
+
+    with pytest.raises(ConfigError, match=r"1 of the files that it has read are gone \(.*001.csv"):
+        bench.verify()
+
+
+def test_a_comparison_that_is_stopped_is_cancelled(bench):
+    """
+    And its scratch folder is removed.
+    """
+    bench.run("rows")
+    how = bench.how()
+    how.stop.set()
+
+    with pytest.raises(RunCancelledError):
+        verify_run(str(bench.location.job_dir), None, how)
+    assert [] == list(bench.scratch.iterdir())
