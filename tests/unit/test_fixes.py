@@ -33,6 +33,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 ONLY_IN_A_SHELL = [
     "extensions/comparisons/comparing.py",
     "extensions/comparisons/first_run.py",
+    "extensions/comparisons/operator.py",
     "extensions/comparisons/scratch.py",
     "extensions/comparisons/scratch_job.py",
     "extensions/warm_drivers/static_fields.py",

@@ -10,7 +10,6 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import batch_ends, source_ends
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import known_job
-from airflow_provider.runtime.jobdir.pinned_settings import read_pins
 from airflow_provider.runtime.jobdir.run_records import BATCH, FINISHED
 from airflow_provider.runtime.jobdir.runs import request_of, runs_newest_first
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.end_of_input import SourceEnds
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
-    from airflow_provider.runtime.jobdir.pinned_settings import Pins
     from airflow_provider.runtime.jobdir.query_reports import FinalQuery
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -81,7 +79,6 @@ class FirstRun:
     final: FinalCheckpoint
     request: RunSpec
     ends: InputEnds
-    pins: Pins
 
     @property
     def label(self) -> str:
@@ -139,7 +136,6 @@ def find_first_run(job_dir: str, run_id: str | None) -> FirstRun:
         final=final,
         request=request_of(record, run.last_attempt(), directory.url),
         ends=InputEnds({name: _ends_of(directory, run, final, name) for name in final.queries}),
-        pins=read_pins(directory.storage),
     )
 
 

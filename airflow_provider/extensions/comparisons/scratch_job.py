@@ -107,6 +107,8 @@ class ScratchContext(JobContext):
 
     def _limited(self, declared: SourceDefinition) -> SourceDefinition:
         """Return a source that ends where the run has read it: in BATCH by a list of files."""
+        if not declared.bounded:
+            raise _unknown_end(declared)
         if not self._is_batch:
             return dataclasses.replace(declared, ends=None)  # it is recorded before the start
         if not isinstance(declared.source, FilesSource):
