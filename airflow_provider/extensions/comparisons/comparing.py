@@ -19,7 +19,7 @@ from airflow_provider.extensions.comparisons.report import (
     Report,
 )
 from airflow_provider.extensions.comparisons.scratch import scratch_folder
-from airflow_provider.extensions.comparisons.scratch_job import compute, declare
+from airflow_provider.extensions.comparisons.scratch_job import compute, declare, in_mode
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, some_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -108,7 +108,7 @@ def verify_run(
     other = mode or ("streaming" if own == BATCH else "batch")
     if other.upper() != own:
         check_complete(first)
-    request = dataclasses.replace(first.request, mode=other, entry=entry or first.request.entry)
+    request = in_mode(first.request, other, entry or first.request.entry)
     try:
         return _Comparison(first, request, how).of_same_job()
     except ConfigError as error:
@@ -127,9 +127,7 @@ def compare_version(job_dir: str, run_id: str | None, new: NewVersion, how: How)
     """
     first = find_first_run(job_dir, run_id)
     request = dataclasses.replace(
-        first.request,
-        mode=first.final.mode.lower(),
-        entry=new.entry,
+        in_mode(first.request, first.final.mode.lower(), new.entry),
         params={**first.request.params, **new.params},
         secret_params={**first.request.secret_params, **new.secret_params},
     )
@@ -164,9 +162,8 @@ class _Comparison:
         with self._scratch() as folder:
             notes = self._check_input()
             directory = JobDirectory(open_storage(str(folder / "declared")))
-            own = dataclasses.replace(
-                self._first.request, mode=self._request.mode, conf=self._request.conf
-            )
+            own = in_mode(self._first.request, self._request.mode, self._first.request.entry)
+            own = dataclasses.replace(own, conf=self._request.conf)
             declared = declare(own, self._first, folder / "unused", self._how.spark, directory)
             declared.context.holding.close()
             second = self._compute(folder)

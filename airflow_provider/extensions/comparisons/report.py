@@ -19,14 +19,16 @@ DIFFERENT: Final = "DIFFERENT"
 NOT_COMPARED: Final = "NOT COMPARED"
 
 EXIT_DIFFERENT: Final = 6
-"""The answer is that the results differ, or that something was not compared."""
+"""The answer is that the results differ, or that nothing of them could be compared."""
 
 
-_BAD_TO_GOOD: Final = (DIFFERENT, NOT_COMPARED, IN_NUMBER, EQUAL)
+_WORST_FIRST: Final = (DIFFERENT, IN_NUMBER, EQUAL)
 
 
 def _worst(verdicts: Iterable[str]) -> str:
-    return min(verdicts, key=_BAD_TO_GOOD.index, default=EQUAL)
+    """Return the worst of what was compared."""
+    found = set(verdicts)
+    return next((each for each in _WORST_FIRST if each in found), NOT_COMPARED)
 
 
 @dataclasses.dataclass(frozen=True)

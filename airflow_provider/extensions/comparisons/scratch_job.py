@@ -93,6 +93,11 @@ class ScratchContext(JobContext):
 
     def _source(self, declared: SourceDefinition) -> SourceDefinition:
         if declared.is_internal and declared.folder is not None:
+            if self._is_batch:
+                raise ConfigError(
+                    f"source {declared.name!r} reads what another query of the job writes, and "
+                    "BATCH runs the queries side by side"
+                )
             written = self._scratch[location_key(declared.folder)].location
             source = dataclasses.replace(declared.source, path=written)  # type: ignore[type-var]
             return dataclasses.replace(declared, source=source)
@@ -243,14 +248,22 @@ def declare(
     return job
 
 
+def in_mode(request: RunSpec, mode: str, entry: str) -> RunSpec:
+    """Return the request for a second computation of an entry, in a mode."""
+    ends: dict[str, Any] = {"until": None, "at_end": None} if mode == "batch" else {}
+    return dataclasses.replace(request, mode=mode, entry=entry, **ends)
+
+
 def _request(request: RunSpec, first: FirstRun, url: str) -> RunSpec:
-    at_end = None if request.mode == "batch" else first.record.options.at_end
+    own = first.record.options
+    ends: dict[str, Any] = (
+        {"until": own.until, "at_end": own.at_end} if request.mode != "batch" else {}
+    )
     return dataclasses.replace(
         request,
+        **ends,
         job_dir=url,
         run_id=SECOND,
-        until=None if request.mode == "batch" else first.record.options.until,
-        at_end=at_end,
         trigger_s=None,
         replayable_runs=0,
         restart="none",

@@ -259,8 +259,8 @@ class SourceEnds(Document):
 
     CONTENTS = Contents.FACTS
     LOCATIONS = (
-        "runs/<run id>/ends/{query_id}.json",
         "runs/<run id>/ends/{query_id}.{token}.json",
+        "runs/<run id>/ends/{query_id}.json",
     )
     WRITTEN = Written("once", "driver, before its first batch", "the ends are not decided")
     IS_EXACT = True
