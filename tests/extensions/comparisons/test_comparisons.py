@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.extensions.comparisons import scratch
+from airflow_provider.extensions.comparisons import published, scratch
 from airflow_provider.extensions.comparisons.differences import Difference
 from airflow_provider.extensions.comparisons.first_run import (
     InputEnds,
@@ -295,3 +295,27 @@ def test_keys_are_those_of_a_query_or_of_all():
     for wrong in (["q:"], ["a", "b"]):
         with pytest.raises(ConfigError, match="--key"):
             parse_keys(wrong)
+
+
+# --- files of an output ---------------------------------------------------------------------------
+
+OWN = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
+OTHERS = "1c9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_foreign"),
+    [
+        (f"part-0000000002-00000-{OWN}.parquet", True),  # no record names it
+        (f"part-0000000007-00000-{OWN}.parquet", False),  # of another run
+        (f"day=1/part-0000000002-00000-{OTHERS}.parquet", False),
+        (f"part-0000000002-00000-{OTHERS}-copy.parquet", True),
+        (f"copy of part-0000000002-00000-{OWN}.parquet", True),
+        ("part-00000-2f6a51c3.parquet", True),
+    ],
+)
+def test_a_file_is_foreign_if_no_query_has_published_it(name, is_foreign):
+    """
+    Names of published files have the epoch and the query's id.
+    """
+    assert is_foreign == published._is_foreign(name, OWN, dict.fromkeys(range(5)))
