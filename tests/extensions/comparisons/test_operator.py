@@ -128,3 +128,26 @@ def test_arguments_that_mean_nothing_are_refused(operator_module):
         task_of(operator_module, params={"top": 5})
     with pytest.raises(ConfigError, match="leave mode out"):
         task_of(operator_module, job="new.py:daily", mode="batch")
+
+
+def test_the_report_can_be_the_body_of_an_approval(command, operator_module):
+    """
+    Airflow renders the body of its own operator, with the report that the task has returned.
+    """
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+    command(f"print({json.dumps(json.dumps(REPORT))}); sys.exit(6)")
+    found = task_of(operator_module).execute({})
+    approve = ApprovalOperator(
+        task_id="approve",
+        subject="Replace version 1?",
+        body="```text\n{{ ti.xcom_pull(task_ids='compare')['report'] }}\n```",
+    )
+
+    class Pulled:
+        def xcom_pull(self, task_ids: str) -> Any:
+            return {"compare": found}[task_ids]
+
+    approve.render_template_fields({"ti": Pulled()})
+
+    assert "```text\nDIFFERENT: a and b\n  out -> files\n```" == approve.body
