@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,10 +145,7 @@ def test_the_report_can_be_the_body_of_an_approval(command, operator_module):
         body="```text\n{{ ti.xcom_pull(task_ids='compare')['report'] }}\n```",
     )
 
-    class Pulled:
-        def xcom_pull(self, task_ids: str) -> Any:
-            return {"compare": found}[task_ids]
-
-    approve.render_template_fields({"ti": Pulled()})
+    pulled: Any = SimpleNamespace(xcom_pull=lambda task_ids: {"compare": found}[task_ids])
+    approve.render_template_fields({"ti": pulled})
 
     assert "```text\nDIFFERENT: a and b\n  out -> files\n```" == approve.body

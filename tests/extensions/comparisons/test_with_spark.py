@@ -161,8 +161,9 @@ def test_functions_and_callbacks_of_the_job_are_not_called(bench):
     assert before == trace.read_text()
     assert "EQUAL" == report.verdict
     assert {"out": "EQUAL", "told": "NOT COMPARED"} == {q.name: q.verdict for q in report.queries}
-    assert "rows not compared (the rows of notes cannot be read back); unknown and 12 rows" in said(
-        report
+    assert (
+        "rows not compared (the rows of for_each_batch:notes cannot be read back); unknown and 12 rows"
+        in said(report)
     )
     assert "note: callbacks of the job were not called, since they may write: on_finish" in said(
         report
