@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from tests.property.restores_worlds import (
@@ -347,7 +347,8 @@ def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expecte
     """The rows of a run, and of those that have built on it, are reverted; of all or of none."""
     unsure = [each for each, run in world.jobs[name].runs.items() if run.wrote is None]
     if not unsure:
-        return _rewind(world, name, run_id, with_later=with_later)
+        marked = _marked(world, name)
+        return _either(_rewind(each, name, run_id, with_later=with_later) for each in marked)
     both = [
         rewind(world.with_run(name, unsure[0], wrote=wrote), name, run_id, with_later=with_later)
         for wrote in (False, True)
@@ -360,6 +361,29 @@ def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expecte
     after = [w.with_run(name, unsure[0], wrote=None) for e in both if not e.must for w in e.after]
     must = whys if all(each.must for each in both) else frozenset[Reason]()
     return Expected(tuple(after) or (world,), tuple(worlds[0]), must, whys, tuple(worlds[1]))
+
+
+def _marked(world: World, name: str) -> list[World]:
+    """Return the worlds in which runs are marked, or not yet, that an open restore rewinds."""
+    job = world.jobs[name]
+    runs = dict(job.runs)
+    for each in job.open.rewinds if job.open is not None else ():
+        if each in runs:
+            runs[each] = dataclasses.replace(runs[each], rewound=True)
+    return [world] if runs == job.runs else [world, world.with_job(name, runs=runs)]
+
+
+def _either(expected: Iterable[Expected]) -> Expected:
+    all_of = [*expected]
+    whys = frozenset(why for each in all_of for why in (*each.must, *each.may))
+    is_refused = all(each.must for each in all_of)
+    return Expected(
+        tuple(world for each in all_of if is_refused or not each.must for world in each.after),
+        tuple(world for each in all_of for world in each.refused),
+        all_of[0].must | all_of[-1].must if is_refused else frozenset(),
+        whys,
+        tuple(world for each in all_of for world in each.cut),
+    )
 
 
 def _rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expected:
