@@ -209,6 +209,8 @@ def restore(world: World, name: str, savepoint: str, *, reverts: bool) -> Expect
             must |= {Reason.OPEN, Reason.REVERTED}
         if not job.open.back:
             unsure |= {Reason.STARTED_OVER}
+        if job.open.reverts and not reverts:
+            unsure |= {Reason.LATER_ROWS}  # they may be gone, and still be recorded
     ended = {run_id for run_id, each in job.runs.items() if _is_within(each, back)}
     operation = Open(
         savepoint,
