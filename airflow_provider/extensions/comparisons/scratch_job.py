@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.run_options import COUNT, FAIL
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.cleaned_sources import cleaning
 from airflow_provider.runtime.queries.context import JobContext
+from airflow_provider.runtime.queries.known_bugs import KNOWN_BUGS
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import named_leaves
 from airflow_provider.runtime.samples.in_memory import SampleDirectory
@@ -270,6 +271,7 @@ def _request(request: RunSpec, first: FirstRun, url: str) -> RunSpec:
         late=COUNT if request.late == FAIL else request.late,
         late_limit=None,
         allow_non_restored_state=False,
+        allow_known_bugs=tuple(bug.name for bug in KNOWN_BUGS),  # they are what is looked for
     )
 
 
