@@ -414,6 +414,21 @@ def test_runs_that_took_turns_are_not_rewound_alone(job, sink):
     assert 3 == len(sink.published)
 
 
+def test_rows_of_an_older_run_that_are_not_recorded_yet(job):
+    """Spark has committed its epoch, whose rows may be visible: it counts as written."""
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    committer = job.recovered("r1")
+    job.spark.plan(2)
+    committer.pre_commit(FakeFrame("r1 2"), 2, counted(1))
+    rewind(job, "r2").check()
+    job.spark.commit(2)
+    job.close()
+
+    with pytest.raises(RevertError, match="r1 has written to query 'q' since it began"):
+        rewind(job, "r2").rewind()
+
+
 def test_a_query_that_has_had_no_batch(job):
     """
     It has nothing to save, keeps no run from beginning, and begins anew when the run is rewound.

@@ -265,7 +265,9 @@ class Rewind:
 
     def _check_alone(self, query: str, epoch: int, after: Collection[str]) -> None:
         """Refuse when an older run was resumed after this one began: its rows would go, too."""
-        others = runs_after(self.directory.committables(query), epoch) - {self.run_id, *after}
+        committed = CheckpointLogs(self.directory.checkpoint(query)).position().last_commit
+        written = runs_after(self.directory.committables(query), epoch, committed)
+        others = written - {self.run_id, *after}
         if others:
             raise RevertError(
                 f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "

@@ -80,13 +80,19 @@ def check_native(sink: OnePhaseSink | None, *, planned: int, epoch: int) -> None
         raise _irreversible(sink.name)
 
 
-def runs_after(storage: Storage, epoch: int) -> set[str]:
-    """Return the runs that have published epochs after *epoch* which are not reverted."""
+def runs_after(storage: Storage, epoch: int, committed: int) -> set[str]:
+    """Return the runs that have written epochs after *epoch* which are not reverted.
+
+    One that Spark has committed, up to *committed*, may be visible and not recorded as published.
+    """
     runs = set()
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
+        found = records.find()
         for number in records.active_epochs_after(epoch):
-            record = records.published(number)
+            record = records.published(number, found)
+            if record is None and number <= committed:
+                record = records.counting(number, found)
             if record is not None:
                 runs.add(record.run_id)
     return runs
