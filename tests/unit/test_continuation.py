@@ -292,6 +292,16 @@ def test_what_is_committed_is_published_first(job):
     assert Restores(directory_of(job)).last() is None
 
 
+def test_a_late_record_of_a_published_epoch_waits_for_nobody(job):
+    """A driver presumed dead has put its pre-commit after another one had published the epoch."""
+    published = present(job.records.published(1))
+    job.records.put_precommit(dataclasses.replace(published, token=1))
+    assert {1: (1,)} == job.records.find().precommitted
+
+    begin_anew(job)
+    assert present(Restores(directory_of(job)).last()).plan.keep_outputs
+
+
 def test_a_query_that_is_gone_no_longer_counts(job):
     """Whether the job has ended is asked of the others."""
     begin_anew(job, names=("p",))

@@ -35,7 +35,7 @@ class Written:
 
     Attributes:
         url: the folder of its records.
-        waiting: epochs that are pre-committed, and perhaps published.
+        waiting: epochs that are pre-committed and not recorded as published.
         standing: epochs that are, or may still be, published; none that were reverted or left.
         has_own: whether an epoch was written under this id at all.
         copied: the last epoch of another id from which a restored copy continues; -1 for none.
@@ -68,7 +68,7 @@ class Written:
         return cls(
             query_id=records.query_id,
             url=records.url,
-            waiting=[*found.precommitted],
+            waiting=[each for each in found.precommitted if not found.is_published(each)],
             standing=standing,
             has_own=bool(own),
             copied=max((last for _, last, _, run_id in history.ranges if not run_id), default=-1),
