@@ -143,39 +143,39 @@ class _Comparison:
         self._clock = SystemClock()
 
     def of_same_job(self) -> Report:
+        return self._report("a second computation", ("published", "computed again"), lambda _: None)
+
+    def of_new_version(self) -> Report:
+        names = ("in the run", "in the new version")
+        return self._report(self._request.entry, names, self._declared_before)
+
+    def _report(
+        self, what: str, names: tuple[str, str], declare_first: Callable[[Path], LoadedJob | None]
+    ) -> Report:
+        """Compute the run again, and compare it with the outputs of *declare_first*, if any."""
         since = self._clock.monotonic()
         with self._scratch() as folder:
             notes = self._check_input()
+            declared = declare_first(folder)
             second = self._compute(folder)
-            found = self._compare(second, second.job, folder)
+            found = self._compare(second, declared or second.job, folder)
             return Report(
                 self._first.label,
-                f"a second computation in {second.final.mode}",
-                ("published", "computed again"),
+                f"{what} in {second.final.mode}",
+                names,
                 found,
                 (*notes, *_notes(second)),
                 self._clock.monotonic() - since,
             )
 
-    def of_new_version(self) -> Report:
-        since = self._clock.monotonic()
-        with self._scratch() as folder:
-            notes = self._check_input()
-            directory = JobDirectory(open_storage(str(folder / "declared")))
-            own = in_mode(self._first.request, self._request.mode, self._first.request.entry)
-            own = dataclasses.replace(own, conf=self._request.conf)
-            declared = declare(own, self._first, folder / "unused", self._how.spark, directory)
-            declared.context.holding.close()
-            second = self._compute(folder)
-            found = self._compare(second, declared, folder)
-            return Report(
-                self._first.label,
-                f"{self._request.entry} in {second.final.mode}",
-                ("in the run", "in the new version"),
-                found,
-                (*notes, *_notes(second)),
-                self._clock.monotonic() - since,
-            )
+    def _declared_before(self, folder: Path) -> LoadedJob:
+        """Return the job as the run declared it, which says how its files are read."""
+        directory = JobDirectory(open_storage(str(folder / "declared")))
+        own = in_mode(self._first.request, self._request.mode, self._first.request.entry)
+        own = dataclasses.replace(own, conf=self._request.conf)
+        declared = declare(own, self._first, folder / "unused", self._how.spark, directory)
+        declared.context.holding.close()
+        return declared
 
     def _scratch(self) -> Any:
         spark = self._how.spark

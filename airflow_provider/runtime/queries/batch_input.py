@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What Java leaves as it is in the path of an address; letters beyond ASCII stay, too.
+# What Java does not quote in the path of an address; letters beyond ASCII stay, too.
 _QUOTED: Final = re.compile(r"[^a-zA-Z0-9_.!~'()*,;:$&+=/@\u0080-\U0010ffff-]")
 _LOCAL: Final = "file:/"
 

@@ -136,7 +136,7 @@ def test_names_of_files_that_are_patterns_or_not_ascii_are_read_once(bench):
 
 def test_queries_that_no_other_mode_can_run_are_computed_again_in_their_own(bench):
     """
-    A chain is refused in BATCH with the way out, and is read from the scratch output then.
+    A chain is refused in BATCH with the fix, and is read from the scratch output then.
     """
     bench.run("chain")
 
