@@ -38,16 +38,17 @@ def back(batch: int, number: int = 3, *, keeps: bool = False, ended: bool = True
     return SetBack(number, batch, keeps_output=keeps, has_ended=ended)
 
 
-def why(then: JobHistory, lineage: tuple[str, ...] = OWN, *, restores: int = 2) -> str:
-    """Return why a savepoint, taken after so many restores, is not of a history."""
+def refusal(then: JobHistory, lineage: tuple[str, ...] = OWN) -> Exception | None:
+    """Return why a savepoint, taken after two restores, is not of a history."""
     record = SimpleNamespace(
-        lineage=[*lineage],
-        restores=restores,
-        queries={"q": SimpleNamespace(epoch=EPOCH)},
-        taken=NOW,
+        lineage=[*lineage], restores=2, queries={"q": SimpleNamespace(epoch=EPOCH)}, taken=NOW
     )
     savepoint: Any = SimpleNamespace(url="/s", record=record)
-    error = why_not_of_history(then, savepoint, {"q": "q"})
+    return why_not_of_history(then, savepoint, {"q": "q"})
+
+
+def why(then: JobHistory, lineage: tuple[str, ...] = OWN) -> str:
+    error = refusal(then, lineage)
     return str(error) if error is not None else ""
 
 
@@ -90,19 +91,7 @@ def test_a_restore_that_is_open_may_have_reverted_rows():
     then = history(written((0, 9)), changes=(back(2, ended=False),), open=opened)
 
     assert "a restore of /s0 began" in why(then)
-    assert isinstance(
-        why_not_of_history(
-            then,
-            SimpleNamespace(  # type: ignore[arg-type]
-                url="/s",
-                record=SimpleNamespace(
-                    lineage=[*OWN], restores=0, queries={"q": SimpleNamespace(epoch=EPOCH)}
-                ),
-            ),
-            {"q": "q"},
-        ),
-        CheckpointError,
-    )
+    assert isinstance(refusal(then), CheckpointError)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +114,9 @@ def test_a_savepoint_of_another_job_directory(then, words):
 
 def test_rows_that_would_be_written_again():
     """Those after the plan that nothing reverts."""
-    then = history(written((0, 9)))
+    now = {"q": QueryHistory("id", [written((0, 9))])}
     plan = RestorePlan("/s", NOW, {"q": {"batch": 5}})
 
-    assert "has written epochs 6 to 9" in str(present(why_written_twice(then, plan)))
-    assert why_written_twice(then, plan, {"q"}) is None
-    assert why_written_twice(then, RestorePlan("/s", NOW, {"q": {"batch": 9}})) is None
+    assert "has written epochs 6 to 9" in str(present(why_written_twice(now, plan)))
+    assert why_written_twice(now, plan, {"q"}) is None
+    assert why_written_twice(now, RestorePlan("/s", NOW, {"q": {"batch": 9}})) is None

@@ -232,7 +232,7 @@ def test_a_location_that_cannot_be_written_is_taken_over_without_a_claim(
 
 
 def test_a_claim_is_not_given_up_for_an_outage(plain, monkeypatch):
-    """Only where it is forbidden for good is there none; later the same job finds the claim its own."""
+    """Only where it is forbidden permanently is there none; later the same job finds the claim its own."""
     real = TakeOverRecord.put_if_absent
 
     def lose(claim: TakeOverRecord, *arguments: Any) -> bool:

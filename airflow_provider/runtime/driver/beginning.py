@@ -27,8 +27,9 @@ class PastBeginnings:
 
     Attributes:
         last: the newest restore; None for none.
-        starts: the restores that are no rewinds, the newest first.
-        begun: a query that has a checkpoint; None for none.
+        starts: the restores that are no rewinds, the newest first; only where a savepoint is asked
+            for.
+        begun: a query that has a checkpoint; None for none; only there, too.
     """
 
     url: str
@@ -37,8 +38,10 @@ class PastBeginnings:
     begun: str | None
 
     @classmethod
-    def read(cls, directory: JobDirectory) -> PastBeginnings:
+    def read(cls, directory: JobDirectory, asked: Asked) -> PastBeginnings:
         restores = Restores(directory)
+        if asked.savepoint is None:
+            return cls(directory.url, restores.last(), (), None)
         begun = (
             name
             for name in directory.query_names()

@@ -107,7 +107,7 @@ class StartingPoint:
 
     def _decide(self) -> Beginning:
         asked = Asked(self._url, self._partitions, allows_resets=self._allow_non_restored)
-        return decide_beginning(PastBeginnings.read(self._directory), asked)
+        return decide_beginning(PastBeginnings.read(self._directory, asked), asked)
 
     def _check_input(self, savepoint: Savepoint, names: Mapping[str, str]) -> None:
         self._input.check(self._directory, savepoint, names)

@@ -57,8 +57,10 @@ def fold_operations(job: Storage, is_start: Callable[[OperationRecord], bool]) -
 def _fold_old(job: Storage, is_start: Callable[[OperationRecord], bool]) -> None:
     journal = Journal(job)
     old = journal.numbers[KEEP_OPERATIONS:]
+    if len(old) < KEEP_OPERATIONS:
+        return
     last = journal.last_restore()
-    if len(old) < KEEP_OPERATIONS or (last is not None and last.is_open):
+    if last is not None and last.is_open:
         return
     folded = fold(journal, old[0], made_locations(job), is_start)
     folded.put_if_absent(job, folded_path(folded.through))

@@ -192,6 +192,7 @@ class Journal:
         steps = sorted((int(match[1]), int(match[2])) for match in found if match)
         steps = [(number, step) for number, step in steps if number > self.through]
         self._steps = dict(reversed(steps)) | dict(steps)
+        self._ended: dict[int, OperationRecord] = {}  # they never change
 
     @property
     def numbers(self) -> list[int]:
@@ -215,10 +216,14 @@ class Journal:
 
     def read(self, number: int) -> OperationRecord | None:
         """Return an operation, as far as it has come; None if there is none of that number."""
+        if number in self._ended:
+            return self._ended[number]
         record = _read(self._job, number, self._steps.get(number, 1))
         # A listing may be stale on a network filesystem; a step is all that it may lack.
         if record is not None and record.is_open:
-            return _read(self._job, number, record.step + 1) or record
+            record = _read(self._job, number, record.step + 1) or record
+        if record is not None and not record.is_open:
+            self._ended[number] = record
         return record
 
     def restores(self) -> Iterator[OperationRecord]:

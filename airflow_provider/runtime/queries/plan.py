@@ -289,8 +289,9 @@ def source_scans(plan: Any, tag: Any = None) -> Iterator[Any]:
 
 def is_named_scan(leaf: Any, tag: Any) -> bool:
     """Whether a leaf of a batch job's plan reads a source that Spark knows as a table."""
-    is_scan = leaf.getClass().getSimpleName() == _BATCH_SCAN
-    return is_scan and tag is not None and _linked(leaf, tag) is not None
+    if tag is None or leaf.getClass().getSimpleName() != _BATCH_SCAN:
+        return False
+    return _linked(leaf, tag) is not None
 
 
 def source_of(leaf: Any, sources: Iterable[tuple[Any, str]], tag: Any = None) -> str | None:

@@ -122,9 +122,14 @@ class JobHistory:
             lineage=lineage_of(directory.storage),
             changes=journal.changes(),
             open=last if last is not None and last.is_open else None,
-            starts=[*Restores(directory).starts()],
-            queries={name: _read_query(directory, name) for name in names},
+            starts=[*Restores(directory).starts(journal)],
+            queries=read_queries(directory, names),
         )
+
+
+def read_queries(directory: JobDirectory, names: Iterable[str]) -> dict[str, QueryHistory]:
+    """Return queries as they are now, by name."""
+    return {name: _read_query(directory, name) for name in names}
 
 
 def _read_query(directory: JobDirectory, name: str) -> QueryHistory:
@@ -258,7 +263,7 @@ def check_same_history(
 
 
 def why_written_twice(
-    history: JobHistory, plan: RestorePlan, reverted: Collection[str] = ()
+    queries: Mapping[str, QueryHistory], plan: RestorePlan, reverted: Collection[str] = ()
 ) -> ConfigError | None:
     """Return which rows would be written again, as nothing reverts those after the plan; pure.
 
@@ -266,7 +271,7 @@ def why_written_twice(
     """
     for name, query in plan.queries.items():
         is_kept = name in reverted or plan.keep_outputs
-        for each in () if is_kept else history.queries[name].written:
+        for each in () if is_kept else queries[name].written:
             if each.first_after(query["batch"]) is None:
                 continue
             first, newest = query["batch"] + 1, max(last for _, last in each.standing)

@@ -54,7 +54,7 @@ from airflow_provider.runtime.savepoints.catalog import (
     partitions_of,
     saved_offsets,
 )
-from airflow_provider.runtime.savepoints.history import JobHistory, why_written_twice
+from airflow_provider.runtime.savepoints.history import read_queries, why_written_twice
 from airflow_provider.runtime.savepoints.needed_input import LISTED_HERE, InputCheck
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.restore_plan import (
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.history import QueryHistory
     from airflow_provider.runtime.sinks.revert import OutputOfQuery, Revert
 
 
@@ -139,10 +140,11 @@ class Restore:
         It refuses what :meth:`begin` refuses of the outputs and the input; nothing is written.
         """
         savepoint, directory = settings.savepoint, self.directory
-        history = JobHistory.read(directory, settings.names)
+        queries = read_queries(directory, settings.names)
         plan = plan_restore(
             settings,
-            history,
+            queries,
+            where=directory.url,
             committed={name: self._committed(name) for name in settings.names}
             if settings.keep_outputs
             else {},
@@ -152,7 +154,7 @@ class Restore:
             before=before,
             reverts=bool(self.outputs),
         )
-        self._check_outputs(history, plan)
+        self._check_outputs(queries, plan)
         self.input.check(
             directory,
             savepoint,
@@ -166,9 +168,9 @@ class Restore:
     def _committed(self, name: str) -> int:
         return CheckpointLogs(self.directory.checkpoint(name)).position().last_commit
 
-    def _check_outputs(self, history: JobHistory, plan: RestorePlan) -> None:
+    def _check_outputs(self, queries: Mapping[str, QueryHistory], plan: RestorePlan) -> None:
         reverted = {query.name for query in self.outputs}
-        _refuse(why_written_twice(history, plan, reverted))
+        _refuse(why_written_twice(queries, plan, reverted))
         for output, epoch in self._reverted(plan):
             planned = CheckpointLogs(self.directory.checkpoint(output.name)).position().last_offsets
             check_native(output.native, planned=planned, epoch=epoch)
@@ -246,7 +248,7 @@ class Restore:
 
     def _revert(self, plan: RestorePlan) -> None:
         if plan.reverts and not self.outputs:
-            _refuse(why_written_twice(JobHistory.read(self.directory, plan.queries), plan))
+            _refuse(why_written_twice(read_queries(self.directory, plan.queries), plan))
         for revert in self._reverts(plan):
             revert.revert()
 

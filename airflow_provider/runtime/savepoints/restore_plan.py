@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider.runtime.savepoints.catalog import Savepoint
-    from airflow_provider.runtime.savepoints.history import JobHistory
+    from airflow_provider.runtime.savepoints.history import QueryHistory
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
 
 CLAIM_MODES: Final = ("no_claim", "claim")
@@ -49,8 +49,9 @@ class RestoreSettings:
 
 def plan_restore(
     settings: RestoreSettings,
-    history: JobHistory,
+    queries: Mapping[str, QueryHistory],
     *,
+    where: str,
     committed: Mapping[str, int],
     skipped: Mapping[str, dict[str, Any]],
     before: RestorePlan | None,
@@ -60,7 +61,8 @@ def plan_restore(
 
     Args:
         settings: what is asked for.
-        history: of the job.
+        queries: those of the settings, as they are now.
+        where: the job's directory.
         committed: the last batch of each query that is reset while its output stays.
         skipped: per query the batch that is not run again.
         before: the open restore whose place it takes, if any.
@@ -76,9 +78,9 @@ def plan_restore(
         savepoint=url,
         taken=taken,
         queries={
-            name: _plan_reset(history, name, committed[name])
+            name: _plan_reset(where, name, queries[name], committed[name])
             if settings.keep_outputs
-            else _plan_query(history, name, theirs, saved.get(theirs), before)
+            else _plan_query(queries[name], name, theirs, saved.get(theirs), before)
             for name, theirs in settings.names.items()
         },
         claim_mode=settings.claim_mode,
@@ -90,13 +92,13 @@ def plan_restore(
 
 
 def _plan_query(
-    history: JobHistory,
+    now: QueryHistory,
     name: str,
     theirs: str,
     query: QuerySavepoint | None,
     before: RestorePlan | None,
 ) -> dict[str, Any]:
-    replaces = history.queries[name].query_id
+    replaces = now.query_id
     if replaces is None and before is not None:
         replaces = before.queries.get(name, {}).get("replaces")
     return {
@@ -107,12 +109,11 @@ def _plan_query(
     }
 
 
-def _plan_reset(history: JobHistory, name: str, last: int) -> dict[str, Any]:
-    query = history.queries[name]
+def _plan_reset(where: str, name: str, query: QueryHistory, last: int) -> dict[str, Any]:
     ours = (each for each in query.written if each.query_id == query.query_id)
     if any(epoch <= last for each in ours for epoch in each.waiting):
         raise ConfigError(
-            f"{history.url}: query {name!r} cannot be reset yet: what it has committed is not "
+            f"{where}: query {name!r} cannot be reset yet: what it has committed is not "
             "published; run 'spark-stream cleanup JOB_DIR' with the job as it was first"
         )
     return {"query_id": None, "from": "", "batch": -1, "replaces": query.query_id, "stays": last}

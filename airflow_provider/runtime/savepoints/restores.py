@@ -49,12 +49,12 @@ class Restores:
         """Return the newest of :meth:`starts`: where the job begins."""
         return next(self.starts(), None)
 
-    def starts(self) -> Iterator[OperationRecord]:
+    def starts(self, journal: Journal | None = None) -> Iterator[OperationRecord]:
         """Yield the restores that are not rewinds of a run, the newest first.
 
-        Of folded ones, only the newest of each savepoint.
+        Of folded ones, only the newest of each savepoint. *journal* is the job's, if it was read.
         """
-        journal = Journal(self._storage)
+        journal = journal or Journal(self._storage)
         yield from filter(self.is_start, journal.restores())
         yield from journal.folded.starts
 

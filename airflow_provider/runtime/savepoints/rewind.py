@@ -300,11 +300,14 @@ def check_rewinds(rewinds: Sequence[Rewind]) -> Savepoint | None:
     oldest, after = rewinds[-1], list[str]()
     last = Restores(oldest.directory).last()
     is_open = last is not None and last.is_open  # it has to end before the others can be checked
+    savepoint = None
     for rewind in rewinds[:1] if is_open else rewinds:
-        rewind.check(after)
+        savepoint = rewind.check(after)
         if rewind.directory.run(rewind.run_id).rewound() is None:  # else its rows stay, if any do
             after.append(rewind.run_id)
-    return check_start(oldest.directory, oldest.run_id, with_later=len(rewinds) > 1)
+    if is_open and len(rewinds) > 1:
+        return check_start(oldest.directory, oldest.run_id, with_later=True)
+    return savepoint
 
 
 def put_rewound(

@@ -90,9 +90,8 @@ def runs_after(storage: Storage, epoch: int, committed: int) -> set[str]:
         records = EpochRecords(storage, query_id)
         found = records.find()
         for number in records.active_epochs_after(epoch):
-            record = records.published(number, found)
-            if record is None and number <= committed:
-                record = records.counting(number, found)
+            of = records.counting if number <= committed else records.published
+            record = of(number, found)
             if record is not None:
                 runs.add(record.run_id)
     return runs
