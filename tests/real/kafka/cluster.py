@@ -6,7 +6,6 @@ import base64
 import contextlib
 import functools
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -44,16 +43,12 @@ class Broker:
         self._folder, self._classpath = folder, classpath
         self._process: subprocess.Popen[bytes] | None = None
 
-    def format(self, cluster: str, settings: Mapping[str, str], users: Mapping[str, str]) -> None:
-        """Write the broker's settings, and its folder of data; *users* have a password each."""
+    def format(self, cluster: str, settings: Mapping[str, str]) -> None:
+        """Write the broker's settings, and its folder of data."""
         self._folder.mkdir(parents=True)
         lines = [f"{name}={value}" for name, value in settings.items()]
         (self._folder / "server.properties").write_text("\n".join([*lines, ""]))
-        scram = [
-            f"--add-scram=SCRAM-SHA-512=[name={name},password={word}]"
-            for name, word in users.items()
-        ]
-        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._settings, *scram]
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._settings]
         done = subprocess.run(self._java("-Xmx128m", *tool), capture_output=True, check=False)
         assert 0 == done.returncode, done.stdout + done.stderr
 
@@ -75,28 +70,9 @@ class Broker:
 
     def kill(self) -> None:
         """End the process as a machine does that fails."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def pause(self) -> None:
-        """Let the process stand still, until :meth:`resume`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(how)
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()
+            self._process.wait()
             self._process = None
 
 
@@ -104,20 +80,10 @@ class Cluster:
     """Brokers of one version.
 
     Attributes:
-        brokers: all of them, also those that were stopped.
-        client: the settings with which an administrator's client connects.
+        brokers: all of them, also those that were killed.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        version: str = VERSIONS[0],
-        brokers: int = 1,
-        settings: Mapping[str, str] | None = None,
-        users: Mapping[str, str] | None = None,
-        client: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, version: str = VERSIONS[0], brokers: int = 1) -> None:
         classpath = ":".join(map(str, jars_of(HERE / "pom.xml", kafka=version)))
         ports = free_ports(2 * brokers)
         numbers = range(1, brokers + 1)
@@ -125,13 +91,11 @@ class Cluster:
             Broker(number, folder / str(number), classpath, port)
             for number, port in zip(numbers, ports, strict=False)
         ]
-        self.client = dict(client or {})
         controllers = ports[brokers:]
         voters = ",".join(f"{n}@127.0.0.1:{p}" for n, p in zip(numbers, controllers, strict=True))
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         for broker, controller in zip(self.brokers, controllers, strict=True):
-            own = _settings_of(broker, folder, controller, voters, brokers)
-            broker.format(cluster, {**own, **(settings or {})}, users or {})
+            broker.format(cluster, _settings_of(broker, folder, controller, voters, brokers))
 
     @property
     def servers(self) -> str:
@@ -142,13 +106,12 @@ class Cluster:
             broker.start()
         self.wait()
 
-    def wait(self, brokers: int | None = None) -> None:
-        """Wait until so many brokers are known to each other; all of them by default."""
-        expected = len(self.brokers) if brokers is None else brokers
+    def wait(self) -> None:
+        """Wait until all brokers know each other."""
         deadline = time.monotonic() + START_S
         while True:
             with contextlib.suppress(KafkaException):
-                if len(self.admin.list_topics(timeout=2).brokers) == expected:
+                if len(self.admin.list_topics(timeout=2).brokers) == len(self.brokers):
                     return
             assert time.monotonic() < deadline, "the brokers do not answer"
             time.sleep(0.2)
@@ -156,8 +119,7 @@ class Cluster:
     @functools.cached_property
     def admin(self) -> Any:
         """An administrator's client; its answers end with it."""
-        settings: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 2}
-        return AdminClient({**settings, **self.client})
+        return AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Create a topic, with as many copies as there are brokers, and wait until it is there."""
@@ -205,9 +167,7 @@ def _settings_of(
         "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{controller}",
         "advertised.listeners": f"PLAINTEXT://{broker.address}",
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": (
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"
-        ),
+        "listener.security.protocol.map": ("CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"),
         "log.dirs": str(folder / str(broker.number) / "data"),
         "offsets.topic.replication.factor": str(brokers),
         "offsets.topic.num.partitions": "1",

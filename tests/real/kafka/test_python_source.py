@@ -129,7 +129,7 @@ def test_a_compacted_topic_has_gaps(cluster, topic):
 
 
 def test_rows_that_retention_has_removed_are_missed(cluster, topic):
-    """Before the first row is read; a stream that begins anew reads what is left."""
+    """Before the first row is read; a new stream reads what is left."""
     cluster.create(topic)
     producer = producer_of(cluster.servers)
     send(producer, topic, numbers(0, 10))
