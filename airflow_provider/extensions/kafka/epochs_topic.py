@@ -119,7 +119,7 @@ class EpochsTopic:
             log.info("made topic %s, which records the published epochs", self.name)
 
     def _settings_of(self, topic: str) -> dict[str, str] | None:
-        """Return a topic's settings; without the permission to see them none. None if it is not there."""
+        """Return a topic's settings, none without the permission to see them; None without it."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
