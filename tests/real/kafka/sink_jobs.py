@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from airflow_provider.extensions.kafka import kafka
+from airflow_provider.runtime import spark_sink
 
 SCHEMA = "id long, name string"
 
@@ -27,10 +28,11 @@ def copied(ctx: Any) -> None:
         F.col("id").cast("string").alias("key"),
         F.to_json(F.struct("id", "name")).alias("value"),
     )
-    to = kafka(
-        ctx.params["topic"],
-        options=json.loads(ctx.params["options"]),
-        staging=ctx.params["staging"],
-        key="key",
-    )
-    ctx.write("out", messages, to=to)
+    ctx.write("out", messages, to=_sink(ctx))
+
+
+def _sink(ctx: Any) -> Any:
+    topic, options = ctx.params["topic"], json.loads(ctx.params["options"])
+    if ctx.params.get("sink") == "spark":
+        return spark_sink("kafka", {**options, "topic": topic})
+    return kafka(topic, options=options, staging=ctx.params["staging"], key="key")

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drivers import Driver, Drivers, await_that
 from streams import CONF, Location
@@ -50,10 +51,8 @@ class Job:
         for _ in range(files):
             path = self._location.input / f"{self.files:05}.parquet"
             first = self.rows
-            duckdb.sql(
-                "copy (select i::bigint id, concat('name ', i) name from"
-                f" range({first}, {first + rows}) t(i)) to '{path}' (format parquet)"
-            )
+            names = [f"name {i}" for i in range(first, first + rows)]
+            pq.write_table(pa.table({"id": range(first, first + rows), "name": names}), path)
             self.files += 1
             self.rows += rows
 
