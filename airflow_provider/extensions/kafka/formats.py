@@ -119,11 +119,9 @@ class _KafkaSource(SparkSource):
         if goes_on_after_loss(self.options):
             return None
         return (
-            f"topic {name!r} was deleted and made again: the query has read the one with the id "
-            f"{before}, and now its id is {now}, so the query's offsets say nothing of it, and its "
-            "first messages would be skipped. If it has the old one's messages at their old "
-            "offsets, as a mirrored topic has, run once with failOnDataLoss=false, which continues "
-            "at the query's offsets"
+            f"topic {name!r} was deleted and made again: its id was {before} when the query read "
+            f"it, and is {now} now, so other messages are at the query's offsets. If they are the "
+            "same, as in a mirror, run once with failOnDataLoss=false, which continues there"
         )
 
     def completed(self) -> Self:

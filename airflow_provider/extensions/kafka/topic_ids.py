@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.kafka.client import ANSWER_S, opened
@@ -13,10 +15,14 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.kafka.options import KafkaOptions
 
-_NO_ID: Final = (0, 0)
+log = logging.getLogger(__name__)
+
+_NO_ID: Final = "A" * 22  # zeros, in base 64
 """What brokers without ids answer, and clusters that were upgraded and keep their old format."""
 _NO_IDS: Final = ("_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION")
 _ERRORS_ONLY: Final = "3"
+_SOON_S: Final = 0.5
+"""Then it is looked whether an answer can come at all."""
 
 
 def topic_ids(given: Mapping[str, str]) -> dict[str, str]:
@@ -54,19 +60,30 @@ def _ids(options: KafkaOptions, names: Sequence[str]) -> dict[str, str]:
         admin = AdminClient(settings)  # its answers end with it
     except (KafkaException, ValueError, TypeError) as error:
         raise errors.refused_options(error) from None
-    found = {}
     answers = admin.describe_topics(TopicCollection([*names]), request_timeout=ANSWER_S)
-    for name, answer in answers.items():
-        try:
-            topic_id = answer.result().topic_id
-        except KafkaException as error:
-            problem = error.args[0]
-            if problem.name() in (*UNKNOWN, *_NO_IDS):
-                continue
-            raise errors.failure(problem, f"topic {name!r}") from None
-        if (
-            topic_id.get_most_significant_bits(),
-            topic_id.get_least_significant_bits(),
-        ) != _NO_ID:
-            found[name] = str(topic_id)
-    return found
+    is_late = bool(concurrent.futures.wait(answers.values(), _SOON_S).not_done)
+    if is_late and not _has_controller(options):
+        log.info("Kafka at %s tells no ids of topics: it has no controller", options.servers)
+        return {}
+    found = {name: _id(answer, name, errors) for name, answer in answers.items()}
+    return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
+
+
+def _has_controller(options: KafkaOptions) -> bool:
+    """Whether the brokers name one of them; the client waits for it, and some never do."""
+    with opened(options) as connection:
+        metadata = connection.cluster()
+    return metadata.controller_id in metadata.brokers
+
+
+def _id(answer: Any, name: str, errors: ClientErrors) -> str | None:
+    from confluent_kafka import KafkaException
+
+    try:
+        topic_id = answer.result().topic_id
+    except KafkaException as error:
+        problem = error.args[0]
+        if problem.name() in (*UNKNOWN, *_NO_IDS):
+            return None
+        raise errors.failure(problem, f"topic {name!r}") from None
+    return None if str(topic_id) == _NO_ID else str(topic_id)

@@ -96,7 +96,7 @@ def _check(query: Stream, source: IdentifiedSource, replaced: Replaced) -> None:
         )
         return
     raise LostInputError(
-        f"source {name!r} of query {query.name!r}: {why}. To read it from its beginning with the "
-        "query's state, take a savepoint, change it with 'spark-stream state rewrite SAVEPOINT "
-        f"--to URL --reset-source {name}', and begin from that one; or {FROM_SCRATCH}"
+        f"source {name!r} of query {query.name!r}: {why}. To read it from its beginning, begin "
+        "from a savepoint in which 'spark-stream state rewrite SAVEPOINT --to URL --reset-source "
+        f"{name}' has reset it, or {FROM_SCRATCH}"
     )
