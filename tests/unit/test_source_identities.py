@@ -1,4 +1,4 @@
-"""What a query's sources read, kept with its positions: what counts, and what is refused."""
+"""Identities of what a query reads, kept with its positions: what counts, and what is refused."""
 
 from __future__ import annotations
 
@@ -103,14 +103,16 @@ class Job:
     def logs(self) -> CheckpointLogs:
         return CheckpointLogs(self.directory.checkpoint("q"))
 
-    def start(self, *identities: str, accepts: bool = False) -> contextlib.AbstractContextManager:
+    def start(
+        self, *identities: str, accepts: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
         """Start the query while the topic has this identity; the block is Spark's start."""
         if identities:
             self.source = Source({"topic": identities[0]}, accepts=accepts)
         read = types.SimpleNamespace(name="clicks", source=self.source, ended=self.ended)
         definition = types.SimpleNamespace(sources=[read])
         query: Any = types.SimpleNamespace(name="q", definition=definition, logs=self.logs)
-        return identified(self.directory, query, self.logs.position())
+        return identified(self.directory, query)
 
     def run(self, *identities: str, accepts: bool = False) -> None:
         """Start it, and let one batch commit."""

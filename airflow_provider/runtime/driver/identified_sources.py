@@ -31,18 +31,19 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def identified(directory: JobDirectory, query: Stream, before: LogPosition) -> Iterator[None]:
-    """Record what the sources of a query read that is started in the block, after *before*.
+def identified(directory: JobDirectory, query: Stream) -> Iterator[None]:
+    """Record what the sources of a query read that is started in the block.
 
     Sources that tell no identities, or have ended, are not asked, and neither are those of a query
-    that drains.
+    that drains. A query without others costs no request, and no look at its logs.
 
     Raises:
         LostInputError: something was replaced since the query has read it; nothing is recorded.
         ConfigError, OutageError: a source cannot be asked.
     """
-    asked = _asked(query) if not is_of_drain(before.watermark_ms) else {}
-    if not asked:
+    asked = _asked(query)
+    before = query.logs.position() if asked else None
+    if before is None or is_of_drain(before.watermark_ms):
         yield
         return
     now = {name: source.identities(name) for name, source in asked.items()}

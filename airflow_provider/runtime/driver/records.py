@@ -88,7 +88,7 @@ def start_query(directory: JobDirectory, query: Query, how: StartMode) -> None:
         before=before,
     )
     is_first = query.logs.query_id() is None
-    with identified(directory, query, before):
+    with identified(directory, query):
         if not is_first:
             keep()
         query.start(how)
@@ -101,7 +101,7 @@ def restart_query(directory: JobDirectory, query: Query, how: StartMode) -> None
     if not isinstance(query, Stream):
         query.start(how)
         return
-    with identified(directory, query, query.logs.position()):
+    with identified(directory, query):
         query.start(how)
 
 

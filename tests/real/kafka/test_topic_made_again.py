@@ -116,7 +116,7 @@ def test_a_query_does_not_read_on_in_a_topic_that_was_made_again(job: Job) -> No
     assert "DATA LOSS" in accepted.log
     assert [*range(20), *range(120, 150)] == job.values()
 
-    job.output = job.output.with_name("over")
+    job.output = job.output.with_name("output-over")
     over = job.run("one", "over")
     assert EXIT_OK == over.process.returncode, over.log[-4000:]
     assert [*range(100, 150)] == job.values()
