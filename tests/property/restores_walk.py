@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import random
@@ -224,9 +223,10 @@ class Walk:
         seen, left = self._see(), list[World]()
         for possible in self._both(expect, mine, expect_too, errors[0]):
             new = {*possible.saved} - {*self.worlds[0].saved}
-            world = functools.reduce(lambda w, name: as_taken(w, name, seen), new, possible)
-            if is_seen(world, seen):
-                left.append(as_seen(world, seen))
+            taken = [possible]
+            for name in new:
+                taken = [each for world in taken for each in as_taken(world, name, seen)]
+            left += [as_seen(world, seen) for world in taken if is_seen(world, seen)]
         if not left:
             said = [_described(e(self.worlds[0])) for e in (expect, expect_too)]
             raise FindingError([*self.told, *said, f"seen {seen}"], f"two {self.told[-1]}")
