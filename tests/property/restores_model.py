@@ -95,8 +95,8 @@ def worlds_of_unsure(world: World, name: str, run_id: str) -> list[World]:
     now = job.runs.get(run_id)
     if now is None or now.wrote is not None or now.begins == job.queries:
         return []
-    begins = (now.begins, True), (job.queries, False)
-    return [world.with_run(name, run_id, begins=at, wrote=wrote) for at, wrote in begins]
+    moved = world.with_run(name, run_id, begins=job.queries, wrote=False, moved=True)
+    return [world.with_run(name, run_id, wrote=True), moved]
 
 
 def _run_unsure(world: World, both: Sequence[Expected]) -> Expected:
