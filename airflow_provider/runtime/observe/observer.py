@@ -37,6 +37,7 @@ LIFE_S: Final = 5.0
 _LIFE_POLLS: Final = 5
 LAUNCH_S: Final = 15.0
 """How often a launcher is asked about a driver that has not the lease."""
+_ON_CLUSTER: Final = frozenset({LaunchState.QUEUED, LaunchState.RUNNING})
 AWAY_TIMEOUT_S: Final = 3600.0  # a service that does not answer says nothing against the driver
 
 
@@ -79,6 +80,7 @@ class RunWatcher:
         self._ask_launcher = ask
         self._launch_due = Due(clock, LAUNCH_S)
         self._launch: LaunchStatus | None = None  # the last answer
+        self._on_cluster_since: float | None = None
         self.run_id = run_id
         self.requests = storage
 
@@ -162,6 +164,10 @@ class RunWatcher:
             if answer is None:
                 return snapshot, assessment
             self._launch = self._answer(_with_submission(answer, snapshot), snapshot.handle)
+            if answer.state not in _ON_CLUSTER:
+                self._on_cluster_since = None
+            elif self._on_cluster_since is None:
+                self._on_cluster_since = self._clock.monotonic()
             if self._launch.is_over:
                 # A driver puts its final checkpoint, and why it fails, before it ends.
                 snapshot = self.poll()
@@ -174,6 +180,17 @@ class RunWatcher:
         with contextlib.suppress(OSError):  # the next watcher asks, too
             self._run.put_launch_status(handle.driver_id, answer, to_iso(self._clock.now()))
         return answer
+
+    def has_left(self, driver_id: str) -> bool:
+        """Whether a driver certainly no longer needs the process that gives it to a cluster.
+
+        That process has ended, or the cluster has said for a while that it has the driver: it makes
+        further things there after the driver itself, such as the files that a pod mounts.
+        """
+        if self._run.end_of(driver_id) is not None:
+            return True
+        since = self._on_cluster_since
+        return since is not None and self._clock.monotonic() - since >= LAUNCH_S
 
     def settle(self, poll_s: float = 0.2) -> tuple[RunSnapshot, Assessment]:
         """Poll until it is known whether a driver lives; takes one lease timeout at most."""
