@@ -1,4 +1,4 @@
-"""Whether a driver outlives the process of the task that starts it: facts read once, then decided.
+"""Survival of a driver when the process of its task ends: facts read once, then a decision.
 
 A driver of this machine is a process of the worker's container, and ends with that. Airflow ends
 some containers with their task, and others while no task runs in them; a deferred task is none. So

@@ -1,4 +1,4 @@
-"""Whether a driver outlives the process of its task: what is found, decided, and done."""
+"""Survival of a driver when its task's process ends: what is found, decided, and done."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 HERE, SUBMITTED, AWAY = DriverHome.HERE, DriverHome.SUBMITTED, DriverHome.ELSEWHERE
 OUTLIVES, ONCE, ENDS = Survival.OUTLIVES, Survival.ONCE_SUBMITTED, Survival.ENDS
-CELERY = ("python", "/home/airflow/bin/airflow", "celery", "worker")
-SCHEDULER = ("python", "/home/airflow/bin/airflow", "scheduler")
+CELERY = ("python", "/usr/bin/airflow", "celery", "worker")
+SCHEDULER = ("python", "/usr/bin/airflow", "scheduler")
 ONE_TASK = ("python", "-m", "airflow.sdk.execution_time.execute_workload", "--json-string", "{}")
 INIT = ("/usr/bin/dumb-init", "--", "/entrypoint")
 

@@ -15,6 +15,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
 from airflow_provider.runtime.jobdir.run_commit import verify_final
+from airflow_provider.runtime.observe.beats import BeatObserver
 from airflow_provider.runtime.observe.snapshot import RunSnapshot, read_snapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess, assess_end
 
@@ -81,6 +82,7 @@ class RunWatcher:
         self._launch_due = Due(clock, LAUNCH_S)
         self._launch: LaunchStatus | None = None  # the last answer
         self._on_cluster_since: float | None = None
+        self._beats = BeatObserver(clock)
         self.run_id = run_id
         self.requests = storage
 
@@ -153,6 +155,7 @@ class RunWatcher:
 
     def _after_asking(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, Assessment]:
         """Ask the launcher if the lease leaves the state open, and decide; not at each poll."""
+        snapshot = self._beats.judge(snapshot)
         assessment = self.decide(snapshot)
         is_open = snapshot.launch is None or not snapshot.launch.is_over
         run_state = assessment.run_state
@@ -193,11 +196,13 @@ class RunWatcher:
         return since is not None and self._clock.monotonic() - since >= LAUNCH_S
 
     def settle(self, poll_s: float = 0.2) -> tuple[RunSnapshot, Assessment]:
-        """Poll until it is known whether a driver lives; takes one lease timeout at most."""
+        """Poll until it is known whether a driver lives, or comes up; one lease timeout at most."""
         while True:
             snapshot = self.poll()
             if snapshot.final is not None or snapshot.liveness is not Liveness.UNKNOWN:
-                return self._after_asking(snapshot)
+                snapshot, assessment = self._after_asking(snapshot)
+                if assessment.run_state is not RunState.STARTING or self._beats.is_known:
+                    return snapshot, assessment
             self._clock.sleep(poll_s)
 
     def verified_final(self) -> FinalCheckpoint | None:

@@ -83,3 +83,5 @@ gated("held_by_a_worker", deferrable=False, retries=2)
 gated("held_by_the_triggerer", retries=2, end_from_trigger=True)
 gated("cleared")
 gated("marked")
+for victim in ("killed_pod", "deleted_pod", "killed_task", "killed_driver", "starting_pod"):
+    gated(victim, retries=3)
