@@ -169,3 +169,23 @@ def test_a_task_killed_with_its_driver_is_tried_again_exactly(
     check_exact(airflow, gated, run_id, attempts=2)
     records: list[dict[str, Any]] = gated.documents("runs/*/attempts/*.json")
     assert 2 == len({record["driver_id"] for record in records})
+
+
+def test_a_pod_lost_before_its_driver_has_the_lease_costs_no_ten_minutes(airflow: Airflow) -> None:
+    """The next try sees the silence of what has started the driver, and submits another one."""
+    gated, run_id = begin(airflow, "starting_pod")
+
+    wait_for(
+        "a driver is coming up",
+        lambda: gated.documents("runs/*/submissions/*.process.json"),
+        within=60,
+        every=0.05,
+    )
+    the_pod(airflow).kill()
+    leases = [*gated.job.glob("leases/*.json")]
+    gated.open_gate()
+
+    assert [] == leases
+    check_exact(airflow, gated, run_id, attempts=1)
+    assert 2 == airflow.task("starting_pod", run_id, TASK)["try_number"]
+    assert 2 == len([*gated.job.glob("runs/*/submissions/*.process.json")])
