@@ -79,7 +79,7 @@ def begin(airflow: Airflow, dag_id: str) -> tuple[Gated, str]:
 def check_exact(airflow: Airflow, gated: Gated, run_id: str, *, attempts: int) -> None:
     """Check that the task is green, and the rows are exact."""
     dag_id = gated.root.name
-    states = airflow.follow(dag_id, run_id, TASK, until=ENDS, within=150)
+    states = airflow.follow(dag_id, run_id, TASK, until=ENDS, within=240)
     assert "success" == states[-1], airflow.logs(dag_id, run_id, TASK)
     assert "deferred" not in states
     final = airflow.xcom(dag_id, run_id, TASK)

@@ -86,7 +86,11 @@ class CeleryAirflow(Airflow):
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(f"{name} is ready", lambda: "ready." in self.log(name), within=60)
+        wait_for(f"{name} is ready", lambda: self._is_ready(name), within=120)
+
+    def _is_ready(self, name: str) -> bool:
+        assert self.processes[name].poll() is None, self.log(name)[-4000:]
+        return "ready." in self.log(name)
 
     def log(self, name: str) -> str:
         return max(self.home.glob(f"{name}.*.log")).read_text(errors="replace")
