@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,10 @@ def check_exact(airflow: CeleryAirflow, gated: Gated, run_id: str, *, attempts: 
 
 
 def driver_lives(gated: Gated) -> bool:
-    return psutil.pid_exists(gated.documents("runs/*/attempts/*.json")[-1]["pid"])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        driver = psutil.Process(gated.documents("runs/*/attempts/*.json")[0]["pid"])
+        return bool(driver.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def test_a_driver_outlives_the_worker_that_has_deferred_its_task(airflow: CeleryAirflow) -> None:
@@ -91,10 +95,9 @@ def test_a_container_that_is_lost_with_its_driver_is_replaced_exactly(
     gated, run_id, worker = begin(airflow, "celery_container_lost", state="running")
 
     airflow.lose_container(worker)
-    alive = driver_lives(gated)
+    wait_for("the driver is gone", lambda: not driver_lives(gated), within=10)
     gated.open_gate()
 
-    assert not alive
     assert 2 == check_exact(airflow, gated, run_id, attempts=2)
     assert "it waits itself" in airflow.logs("celery_container_lost", run_id, TASK)
 
