@@ -131,6 +131,7 @@ class ObjectStorage:
             if f"{key}/" in found:
                 under = self._bucket.entries(f"{key}/", deep=True)
                 doomed.extend(entry for entry in under if entry.key.startswith(f"{key}/"))
+                doomed.extend(self._bucket.unlisted_folders(f"{key}/", doomed))
             self._bucket.remove(doomed)
 
     def delete_all(self, paths: Sequence[str]) -> None:
