@@ -1,0 +1,105 @@
+"""SeaweedFS for the session, and the locations of jobs in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+import fsspec
+import pytest
+from streams import Location
+from upath import UPath
+
+from tests.contract.conftest import StoreServer, forget_clients
+from tests.real.fetching import jars_of
+from tests.real.object_store.seaweedfs import BUCKET, KEY, SECRET, SeaweedFS
+
+HERE = Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreLocation(Location):
+    """A job whose directory and output are in the bucket; its input is a folder of the test.
+
+    Attributes:
+        prefix: in the bucket.
+    """
+
+    prefix: str
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        jars = ",".join(map(str, jars_of(HERE / "pom.xml")))
+        return {"spark.jars": jars, "spark.hadoop.fs.s3a.path.style.access": "true"}
+
+    @property
+    def job_dir(self) -> Any:
+        return UPath(f"s3a://{BUCKET}/{self.prefix}/job")
+
+    @property
+    def output(self) -> Any:
+        return UPath(f"s3://{BUCKET}/{self.prefix}/output")
+
+
+def create_bucket(server: SeaweedFS) -> None:
+    """Create the bucket, whose users may not."""
+    keys = {"aws_access_key_id": "admin", "aws_secret_access_key": "of the tests"}
+    client = boto3.client("s3", endpoint_url=server.address, region_name="us-east-1", **keys)
+    client.create_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    try:
+        server.start()
+        create_bucket(server)
+        yield server
+    finally:
+        server.kill()
+
+
+def environment_of(address: str) -> dict[str, str]:
+    """Return how every process finds the server at this address."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": address,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@pytest.fixture
+def direct(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedFS]:
+    """The server, to which the environment points."""
+    for name, value in environment_of(seaweedfs.address).items():
+        monkeypatch.setenv(name, value)
+    # Readers of the tests are to see what is there now.
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"use_listings_cache": False})
+    forget_clients()
+    yield seaweedfs
+    seaweedfs.resume()
+    forget_clients()
+
+
+@pytest.fixture(scope="module")
+def s3_server(seaweedfs: SeaweedFS) -> Iterator[StoreServer]:
+    """The way to the server on which requests are counted and disturbed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORWARD_TO", str(seaweedfs.port))
+        server = StoreServer("forwarding", f"s3://{BUCKET}/jobs")
+        for name, value in environment_of(server.address).items():
+            patch.setenv(name, value)
+        forget_clients()
+        yield server
+        forget_clients()
+    server.stop()
+
+
+@pytest.fixture
+def location(tmp_path: Path, direct: SeaweedFS) -> Location:
+    return StoreLocation(tmp_path, tmp_path.name)
