@@ -42,7 +42,8 @@ class Forwarding:
             told = [
                 pair for pair in answer.getheaders() if pair[0].lower() not in OF_ONE_CONNECTION
             ]
-            passed_on = Response(answer.read(), answer.status, told)
+            # Text would get a length of its own, which the answer to HEAD has of the object.
+            passed_on = Response([answer.read()], answer.status, told)
         except OSError:
             passed_on = Response("", 502)
         finally:

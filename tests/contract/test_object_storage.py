@@ -20,7 +20,12 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import last_token
 from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
-from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_tree
+from airflow_provider.runtime.storage.file_tree import (
+    files_under,
+    folders_in,
+    remove_if_empty,
+    remove_tree,
+)
 from airflow_provider.runtime.storage.objects import ObjectStorage
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.testing.storages import SharedStorageContract, StorageContract
@@ -370,6 +375,19 @@ class TestS3WithFolders(StorageContract):
 
         assert ["GET", "GET", "POST"] * 2 == [each["method"] for each in folders_stay.requests()]
         assert ["other"] == storage.list("")
+
+    def test_a_folder_is_removed_if_it_is_empty(self, storage: Storage):
+        """Of a folder with an object nothing is removed, and one that is not there is no error."""
+        for path in ("full/x", "full/mark/", "empty/x", "empty/y"):
+            storage.put(path, b"1")
+        storage.delete_all(["empty/x", "empty/y"])
+        assert ["empty", "full"] == storage.list("")
+
+        for name in ("full", "empty", "none"):
+            remove_if_empty(f"{storage.url}/{name}")
+
+        assert ["full"] == storage.list("")
+        assert ["mark", "x"] == storage.list("full")
 
 
 class _Beating(FakeClock):

@@ -101,7 +101,7 @@ def rows_of(events: Sequence[Event]) -> Rows:
 
 def names_in(folder: Any) -> list[str]:
     """Return the names in a folder that are not hidden; none of a folder that is not there."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     return []
 
@@ -141,7 +141,7 @@ def check_deaths_of_a_stream(
     attempts = len([point for point in deaths if point not in BEFORE_THE_ATTEMPT])
     assert attempts == final["attempts"] == len(attempts_of(location))
     assert [0] == [operator["state_rows"] for operator in final["queries"]["out"]["operators"]]
-    assert [] == list(location.output.parent.glob(".*.staging"))
+    assert [] == location.left_of_staging(location.output.parent)
 
 
 def check_deaths_of_a_batch(
@@ -179,7 +179,7 @@ def check_deaths_of_a_batch(
         final["rows_read"],
     )
     assert len(before) + len(after) + 1 == final["attempts"]
-    assert [] == list(location.output.glob(".*.staging"))
+    assert [] == location.left_of_staging(location.output)
 
 
 def check_two_drivers(location: Location, drivers: Drivers) -> None:

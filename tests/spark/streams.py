@@ -121,6 +121,10 @@ class Location:
         found = JobDirectory(open_storage(str(self.job_dir))).checkpoint(query).url
         return type(self.job_dir)(found)
 
+    def left_of_staging(self, folder: Any) -> list[Any]:
+        """Return what sinks have left beside the outputs in a folder."""
+        return list(folder.glob(".*.staging"))
+
     def ask(self, job: str, **asked: Any) -> RunSpec:
         """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway.
 
