@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import boto3
 import fsspec
 import pytest
 from streams import Location
@@ -15,10 +14,7 @@ from upath import UPath
 
 from airflow_provider.runtime.storage.file_tree import files_under
 from tests.contract.conftest import StoreServer, forget_clients
-from tests.real.fetching import jars_of
-from tests.real.object_store.seaweedfs import BUCKET, KEY, SECRET, SeaweedFS
-
-HERE = Path(__file__).parent
+from tests.real.object_store.seaweedfs import BUCKET, SeaweedFS, environment_of, spark_conf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +29,7 @@ class StoreLocation(Location):
 
     @property
     def conf(self) -> Mapping[str, str]:
-        jars = ",".join(map(str, jars_of(HERE / "pom.xml")))
-        return {"spark.jars": jars, "spark.hadoop.fs.s3a.path.style.access": "true"}
+        return spark_conf()
 
     @property
     def job_dir(self) -> Any:
@@ -49,33 +44,15 @@ class StoreLocation(Location):
         return [path for path, _ in files_under(str(folder)) if ".staging/" in path]
 
 
-def create_bucket(server: SeaweedFS) -> None:
-    """Create the bucket, whose users may not."""
-    keys = {"aws_access_key_id": "admin", "aws_secret_access_key": "of the tests"}
-    client = boto3.client("s3", endpoint_url=server.address, region_name="us-east-1", **keys)
-    client.create_bucket(Bucket=BUCKET)
-
-
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
     server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
     try:
         server.start()
-        create_bucket(server)
+        server.create_bucket(BUCKET)
         yield server
     finally:
         server.kill()
-
-
-def environment_of(address: str) -> dict[str, str]:
-    """Return how every process finds the server at this address."""
-    return {
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": address,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
 
 
 @pytest.fixture

@@ -8,16 +8,20 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.real.fetching import program_of
+import boto3
+
+from tests.real.fetching import jars_of, program_of
 from tests.real.ports import free_ports
 
 HERE = Path(__file__).parent
 PACKAGE = "github.com/seaweedfs/seaweedfs/weed"
 START_S = 60.0
 BUCKET = "bucket"
-KEY, SECRET = "id", "secret"
+REGION = "us-east-1"
+ADMIN, JOBS = ("admin", "secret of the admin"), ("jobs", "secret of the jobs")
 RIGHTS = ("Read", "Write", "List", "Tagging")
 
 
@@ -44,8 +48,8 @@ class SeaweedFS:
             json.dumps(
                 {
                     "identities": [
-                        _identity("admin", ["Admin"]),
-                        _identity("jobs", list(RIGHTS)),
+                        _identity("admin", ADMIN, ["Admin"]),
+                        _identity("jobs", JOBS, RIGHTS),
                     ]
                 }
             )
@@ -96,6 +100,12 @@ class SeaweedFS:
             assert time.monotonic() < deadline, self.log[-3000:]
             time.sleep(0.05)
 
+    def create_bucket(self, name: str) -> None:
+        """Create a bucket, which its users may not."""
+        keys = dict(zip(("aws_access_key_id", "aws_secret_access_key"), ADMIN, strict=True))
+        client = boto3.client("s3", endpoint_url=self.address, region_name=REGION, **keys)
+        client.create_bucket(Bucket=name)
+
     @property
     def log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")
@@ -119,7 +129,23 @@ class SeaweedFS:
             self._process.send_signal(number)
 
 
-def _identity(name: str, actions: list[str]) -> dict[str, object]:
-    keys = {"admin": ("admin", "of the tests"), "jobs": (KEY, SECRET)}[name]
+def _identity(name: str, keys: tuple[str, str], actions: Sequence[str]) -> dict[str, object]:
     credentials = [{"accessKey": keys[0], "secretKey": keys[1]}]
-    return {"name": name, "credentials": credentials, "actions": actions}
+    return {"name": name, "credentials": credentials, "actions": list(actions)}
+
+
+def environment_of(address: str) -> dict[str, str]:
+    """Return how every process finds a server at this address."""
+    return {
+        "AWS_ACCESS_KEY_ID": JOBS[0],
+        "AWS_SECRET_ACCESS_KEY": JOBS[1],
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ENDPOINT_URL": address,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def spark_conf() -> dict[str, str]:
+    """Return the settings with which Spark reaches it: the rest is in its environment."""
+    jars = ",".join(map(str, jars_of(HERE / "pom.xml")))
+    return {"spark.jars": jars, "spark.hadoop.fs.s3a.path.style.access": "true"}

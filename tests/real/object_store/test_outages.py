@@ -12,7 +12,7 @@ from streams import Location
 
 from airflow_provider.runtime.jobdir.lease import TIMEOUT_S
 from tests.contract.conftest import StoreServer
-from tests.real.object_store.conftest import environment_of
+from tests.real.object_store.seaweedfs import environment_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.timeout(600)]
 
