@@ -121,6 +121,9 @@ class _Handler(WSGIRequestHandler):
     def log_request(self, *_args) -> None:
         pass
 
+    def handle_expect_100(self) -> bool:
+        return True  # werkzeug says "continue", too, and a client may take a second one for the answer
+
     def make_environ(self):
         # WSGI knows no header with an underscore, which names of metadata have.
         return {**super().make_environ(), "storage.headers": self.headers.items()}
