@@ -122,7 +122,9 @@ class _Handler(WSGIRequestHandler):
         pass
 
     def handle_expect_100(self) -> bool:
-        return True  # werkzeug says "continue", too, and a client may take a second one for the answer
+        return (
+            True  # werkzeug says "continue", too, and a client may take a second one for the answer
+        )
 
     def make_environ(self):
         # WSGI knows no header with an underscore, which names of metadata have.

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 from deaths import (
     FEW,
+    ONE_BY_ONE,
     QUICK,
     check_deaths_of_a_batch,
     check_deaths_of_a_stream,
     check_two_drivers,
+    some_files,
 )
+from deltalake import DeltaTable
+from streams import write_events
+
+from airflow_provider.runtime.base import failpoints
+from airflow_provider.runtime.errors import EXIT_OK
 
 pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -39,3 +46,24 @@ def test_a_batch_run_that_dies_loses_and_repeats_nothing(location, drivers):
 def test_two_drivers_a_signal_and_a_request(location, drivers):
     """A second driver does not get the lease, and writes nothing; a request ends the first."""
     check_two_drivers(location, drivers)
+
+
+def test_an_epoch_is_one_version_of_a_delta_table_wherever_its_driver_dies(
+    location, drivers, monkeypatch
+):
+    """Spark stages its files by s3a, delta-rs names them: each row once, of one attempt."""
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # delta-rs' own; the server here has no TLS
+    batches = some_files(3)
+    write_events(location.input, *batches)
+    params = {**ONE_BY_ONE, "sink": "delta", "location": str(location.output)}
+    for point in ("delta.committing", "delta.committed:2"):
+        dying = drivers.run("marked_rows", params, SPARK_STREAM_FAILPOINT=point)
+        assert (point, failpoints.CRASH_EXIT) == (point, dying.wait()), dying.log[-3000:]
+    last = drivers.run("marked_rows", params)
+    assert EXIT_OK == last.wait(), last.log[-3000:]
+
+    rows = DeltaTable(str(location.output)).to_pyarrow_table(columns=["v", "mark"]).to_pydict()
+    values = sorted(v for batch in batches for _, _, v in batch)
+    assert values == sorted(rows["v"])
+    assert len(values) == len(set(rows["mark"]))
+    assert len(values) == last.final()["rows_read"]

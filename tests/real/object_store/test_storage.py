@@ -52,7 +52,9 @@ class TestConditionalCopies(UploadedCopyContract):
     def server(self, s3_server: StoreServer) -> StoreServer:
         return s3_server
 
-    def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(self, storage):
+    def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(
+        self, storage, server: StoreServer
+    ):
         """It heeds the condition, and its trial leaves nothing; no request can be without it."""
         storage.prove_copies("trials")
         assert [] == files_under(storage.url)
