@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import logging
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from airflow_provider.extensions.kafka.client_errors import (
+    CLIENT_LOG,
+    REFUSED,
+    UNKNOWN,
+    ClientErrors,
+)
 from airflow_provider.extensions.kafka.offsets import Partition, listed
-from airflow_provider.runtime.api.errors import ConfigError, LostInputError, OutageError
+from airflow_provider.runtime.api.errors import OutageError
 from airflow_provider.runtime.api.kit.clock import SystemClock
 from airflow_provider.runtime.api.kit.extras import require_extra
 
@@ -31,33 +36,11 @@ ANSWER_S: Final = 15.0
 """How long brokers may take to answer the questions of one plan."""
 
 _ERRORS: Final = 100  # the newest; a client that cannot connect reports twenty a second
-_SAID_S: Final = 60.0  # and logs each of them: the same line comes once in this time
 FOUND_S: Final = 2.0
 """How long an answer about partitions is kept: a query without new messages plans many times a
 second. A question repeated after that time gets a fresh answer."""
 _ASK_S: Final = 2.0  # then it is looked whether the error is one that no waiting heals
 _LIBRARIES: Final = ("confluent_kafka", "pyarrow")
-_SECRET: Final = re.compile(r"password|secret|\.pem$|token|sasl\.oauthbearer\.config")
-_REFUSED: Final = (
-    "_AUTHENTICATION",
-    "_SSL",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "GROUP_AUTHORIZATION_FAILED",
-    "ILLEGAL_SASL_STATE",
-    "SASL_AUTHENTICATION_FAILED",
-    "TOPIC_AUTHORIZATION_FAILED",
-    "TOPIC_EXCEPTION",
-    "UNSUPPORTED_SASL_MECHANISM",
-)
-_UNKNOWN: Final = (
-    "UNKNOWN_TOPIC_OR_PART",
-    "UNKNOWN_TOPIC_ID",
-    "_UNKNOWN_TOPIC",
-    "_UNKNOWN_PARTITION",
-)
-# How long an attempt to connect took, and how often it was made.
-_TIMES: Final = re.compile(r" \(after [^()]*(?:\(s\)[^()]*)?\)")
-_EXPIRED: Final = ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET")
 # A consumer needs a group's name and never joins it; its offsets and its end are ours to say.
 _READING: Final = {
     "allow.auto.create.topics": "false",
@@ -71,27 +54,6 @@ _DEFAULTS: Final = {
     "isolation.level": "read_committed",
     "log.connection.close": "false",
 }
-
-
-class OncePerMinute(logging.Filter):
-    """Leaves out a line of the client that it has logged in the last minute."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-        self._said: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text, now = _TIMES.sub("", record.getMessage()), self._clock.monotonic()
-        self._said = {each: at for each, at in self._said.items() if now - at < _SAID_S}
-        if text in self._said:
-            return False
-        self._said[text] = now
-        return True
-
-
-_CLIENT_LOG: Final = logging.getLogger(f"{__name__}.librdkafka")
-_CLIENT_LOG.addFilter(OncePerMinute(SystemClock()))
 
 
 class Found(NamedTuple):
@@ -131,18 +93,17 @@ class Connection:
         from confluent_kafka import Consumer, KafkaException
 
         self._options = options
+        self.errors = ClientErrors(options.servers, options.client)
         self._clock = clock or SystemClock()
         self._errors: collections.deque[Any] = collections.deque(maxlen=_ERRORS)
         self._found: Found | None = None
         self._found_at = 0.0
         settings = client_settings(options, more or {})
         try:
-            settings |= {"error_cb": self._errors.append, "logger": _CLIENT_LOG}
+            settings |= {"error_cb": self._errors.append, "logger": CLIENT_LOG}
             self.consumer = Consumer(settings)
         except (KafkaException, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"Kafka's client refuses its options kafka.*: {self._text(_reason(error))}"
-            ) from None
+            raise self.errors.refused_options(error) from None
 
     def close(self) -> None:
         self.consumer.close()
@@ -175,33 +136,25 @@ class Connection:
         if not wanted:
             return {}
         ask = [TopicPartition(p.topic, p.number, at) for p, at in sorted(wanted.items())]
-        answer = self._answer(listed(wanted), lambda wait_s: self._looked_up(ask, wait_s))
+        answer = self.answer(listed(wanted), lambda wait_s: self._looked_up(ask, wait_s))
         return {Partition(each.topic, each.partition): each.offset for each in answer}
 
     def failure(self, error: Any, where: str) -> SparkStreamError:
-        name, text = error.name(), self._text(error.str())
-        servers = self._options.servers
-        if name in _REFUSED:
-            return ConfigError(f"{where}: Kafka at {servers} refuses us: {text}")
-        if name in _UNKNOWN:
-            return LostInputError(f"{where}: not there any more at {servers}: {text}")
-        if name in _EXPIRED:
-            return LostInputError(f"{where}: {text}")
-        return OutageError(f"{where}: Kafka at {servers}: {text}")
+        return self.errors.failure(error, where)
 
     def refusal(self) -> SparkStreamError | None:
-        refused = [error for error in self._errors if error.name() in _REFUSED]
+        refused = [error for error in self._errors if error.name() in REFUSED]
         return self.failure(refused[0], "connection") if refused else None
 
     def last_problem(self) -> str:
         telling = [e for e in self._errors if e.name() != "_ALL_BROKERS_DOWN"] or [*self._errors]
-        return self._text(telling[-1].str()) if telling else "no answer"
+        return self.errors.text(telling[-1].str()) if telling else "no answer"
 
     def _topics(self, name: str | None) -> dict[str, Any]:
         where = "topics" if name is None else f"topic {name!r}"
-        answer = self._answer(where, lambda wait_s: self._listed(name, wait_s))
+        answer = self.answer(where, lambda wait_s: self._listed(name, wait_s))
         for topic in answer.values():
-            if topic.error is not None and topic.error.name() in _REFUSED:
+            if topic.error is not None and topic.error.name() in REFUSED:
                 raise self.failure(topic.error, where)
         return {key: topic for key, topic in answer.items() if topic.error is None}
 
@@ -212,7 +165,7 @@ class Connection:
         metadata = self.consumer.list_topics(timeout=wait_s, **({"topic": name} if name else {}))
         found: dict[str, Any] = metadata.topics
         for topic in found.values():
-            final = (None, *_UNKNOWN, *_REFUSED)
+            final = (None, *UNKNOWN, *REFUSED)
             if name is not None and (topic.error and topic.error.name()) not in final:
                 raise KafkaException(topic.error)
         return found
@@ -223,15 +176,21 @@ class Connection:
         try:
             answer: list[Any] = self.consumer.offsets_for_times(ask, wait_s)
         except KafkaException as error:
-            if error.args[0].name() in _UNKNOWN:  # all of them
+            if error.args[0].name() in UNKNOWN:  # all of them
                 return []
             raise
         for each in answer:
-            if each.error is not None and each.error.name() not in _UNKNOWN:
+            if each.error is not None and each.error.name() not in UNKNOWN:
                 raise KafkaException(each.error)
         return [each for each in answer if each.error is None]
 
-    def _answer(self, where: str, ask: Callable[[float], T]) -> T:
+    def answer(self, where: str, ask: Callable[[float], T]) -> T:
+        """Return what *ask* answers, repeated while brokers do not; it gets its seconds each time.
+
+        Raises:
+            ConfigError: brokers refuse us.
+            OutageError: none has answered within :data:`ANSWER_S`.
+        """
         from confluent_kafka import KafkaException
 
         self._listen()
@@ -243,7 +202,7 @@ class Connection:
                 return ask(max(min(_ASK_S, left_s), 0.1))
             except KafkaException as error:
                 problem = error.args[0]
-            if problem.name() in _REFUSED:
+            if problem.name() in REFUSED:
                 raise self.failure(problem, where) from None
             self._listen()
             if (refusal := self.refusal()) is not None:
@@ -259,22 +218,11 @@ class Connection:
     def _listen(self) -> None:
         self.consumer.consume(1, 0)
 
-    def _text(self, text: str) -> str:
-        for name, value in self._options.client.items():
-            if _SECRET.search(name) and value:
-                text = text.replace(value, "***")
-        return _TIMES.sub("", text)
-
 
 def _partitions_of(topics: Mapping[str, Any]) -> frozenset[Partition]:
     return frozenset(
         Partition(name, number) for name, topic in topics.items() for number in topic.partitions
     )
-
-
-def _reason(error: Exception) -> str:
-    first = error.args[0] if error.args else error
-    return str(first.str() if hasattr(first, "str") else first)
 
 
 BATCH_ROWS: Final = 20_000

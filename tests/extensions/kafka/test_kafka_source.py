@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider.extensions.kafka import client
 from airflow_provider.extensions.kafka.client import fetch
+from airflow_provider.extensions.kafka.client_errors import OncePerMinute
 from airflow_provider.extensions.kafka.columns import SCHEMA, Columns, schema_of
 from airflow_provider.extensions.kafka.formats import SparksKafka
 from airflow_provider.extensions.kafka.offsets import Partition, Range, to_json
@@ -259,7 +260,7 @@ def test_brokers_that_are_away_are_an_outage_in_a_bounded_time(monkeypatch, capl
 
 def test_the_client_repeats_a_line_after_a_minute(clock):
     """However long each attempt took; other lines are not held back."""
-    passes = client.OncePerMinute(clock).filter
+    passes = OncePerMinute(clock).filter
     lines = [
         logging.makeLogRecord(
             {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,4 +24,5 @@ def cluster(
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """Return a name of the test's own."""
-    return "t-" + request.node.name.partition("[")[0].removeprefix("test_").replace("_", "-")[:80]
+    name = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name.removeprefix("test_"))
+    return f"t-{name[:100]}-{uuid.uuid4().hex[:6]}"

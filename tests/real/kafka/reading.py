@@ -1,12 +1,13 @@
-"""The source in Python as Spark calls it, without Spark, and producers of messages."""
+"""The source in Python as Spark calls it, without Spark, and producers and readers of messages."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider.extensions.kafka.columns import SCHEMA
@@ -86,3 +87,36 @@ def send(producer: Any, topic: str, values: Iterable[bytes], partition: int = 0)
 
 def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, last)]
+
+
+def committed_values(servers: str, topic: str) -> list[bytes]:
+    """Return the values that a consumer of committed messages sees now, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 2,
+        }
+    )
+    partitions: Any
+    message: Any
+    try:
+        partitions = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        values: list[bytes] = []
+        ended: set[int] = set()
+        deadline = time.monotonic() + 4 * WAIT_S
+        while len(ended) < len(partitions):
+            for message in consumer.consume(1000, 0.1):
+                if message.error() is None:
+                    values.append(message.value())
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+            assert time.monotonic() < deadline, "the topic has no end"
+        return values
+    finally:
+        consumer.close()
