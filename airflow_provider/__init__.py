@@ -13,6 +13,14 @@ _INTEGRATION: Final = "Spark Structured Streaming"
 
 # Read by hooks/airflow_settings.py; docs/airflow.md has the table for users.
 _OPTIONS: Final = {
+    "driver_outlives_task": {
+        "description": "Whether a driver on this worker outlives the process of its task, so that "
+        "the task may defer: True or False; empty for what the task finds out about its process.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "True",
+        "default": "",
+    },
     "history_server": {
         "description": "Address of Spark's history server. Of an application that has ended, the "
         "page Streams links to <history_server>/history/<application id>.",

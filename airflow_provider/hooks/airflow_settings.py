@@ -44,6 +44,16 @@ def local_drivers() -> str:
     return text
 
 
+def driver_outlives_task() -> bool | None:
+    """Return what a worker's configuration says of its drivers; None if it says nothing."""
+    text = _read("driver_outlives_task")
+    if not text:
+        return None
+    if text.lower() not in _WORDS:
+        _refuse("driver_outlives_task", text, "True or False, or empty for what the task finds")
+    return _WORDS[text.lower()]
+
+
 def metrics() -> bool:
     """Whether numbers of streams are reported as Airflow's metrics."""
     text = _read("metrics")

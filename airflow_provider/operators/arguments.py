@@ -80,6 +80,7 @@ class DriverArguments(RunArguments, TaskArguments, total=False):
     on_existing: str
     on_kill: str | None
     deferrable: bool
+    driver_outlives_task: bool | None
     poll_interval: float
     conn_id: str
     launcher: str | None

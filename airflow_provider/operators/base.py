@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.job_memory import JobMemory, push_stream
@@ -12,10 +12,13 @@ from airflow_provider.hooks.log_tail import log_driver_lines
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.hooks.task_runs import RunOwner, instance_run_id
+from airflow_provider.operators.awaited_driver import AwaitedDriver
+from airflow_provider.operators.driver_survival import Survival, decide_here, describe_survival
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error, task_errors
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
+from airflow_provider.operators.worker_wait import KILL_S, await_driver_end, has_left
 from airflow_provider.runtime.base.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.base.retry import WORKER_TIMEOUT_S, RetryBudget
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from airflow_provider.airflow_versions import AirflowException
     from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.hooks.log_tail import LogFollower
-    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.observe.observer import RunWatcher
@@ -57,27 +59,6 @@ ON_KILL: Final = ("stop", "cancel", "detach")
 _SOONEST_S: Final = 0.05  # a look is one read
 _EARLY: Final = 0.05
 _DEFER: Final[dict[str, Any]] = {}  # by identity: what a run has to show is another object
-
-
-class AwaitedDriver(NamedTuple):
-    """The driver that a task waits for, and its log.
-
-    Attributes:
-        driver_id: None for another run's driver that must end first.
-        submitted: when; None if unknown.
-        last_run: the job's last run before this one; None if unknown.
-    """
-
-    driver_id: str | None = None
-    log: str | None = None
-    submitted: str | None = None
-    last_run: str | None = None
-
-    @classmethod
-    def of(cls, driver: SubmissionRecord, lease: LeaseRecord | None = None) -> AwaitedDriver:
-        """Return a driver of this task; *lease* is the job's newest, from before it had one."""
-        last = lease.run_id if lease is not None and lease.run_id != driver.run_id else None
-        return cls(driver.driver_id, driver.log, driver.submitted, last)
 
 
 class DriverOperator(SubmittingOperator):
@@ -101,7 +82,12 @@ class DriverOperator(SubmittingOperator):
             waits, or times out. ``stop``, the default: the driver ends its batch, within 30
             seconds, and takes a savepoint; ``cancel``: it ends immediately; ``detach``: it
             continues. A later try resumes the run, or adopts its driver.
-        deferrable: wait in the triggerer, without a worker slot.
+        deferrable: wait in the triggerer, without a worker slot, where the driver outlives this
+            task's process; see *driver_outlives_task*.
+        driver_outlives_task: whether a driver on the worker's machine or container lives on when
+            the task's process has ended. Where it does not, as in a pod of the KubernetesExecutor,
+            the task waits itself. None for ``[spark_stream] driver_outlives_task``, or for what the
+            task finds out; see docs/deploy-on-your-airflow.md.
         poll_interval: seconds between polls of the job directory.
 
     Raises:
@@ -112,6 +98,7 @@ class DriverOperator(SubmittingOperator):
     operator_extra_links: Collection[BaseOperatorLink] = DRIVER_LINKS
     kill_policies: ClassVar[Sequence[str]] = ON_KILL
     _claimed: tuple[str, int] | None = None
+    _survival = Survival.OUTLIVES
     _replays: str | None = None
     _is_killed = False
 
@@ -125,6 +112,7 @@ class DriverOperator(SubmittingOperator):
         on_existing: str = "adopt",
         on_kill: str | None = None,
         deferrable: bool = True,
+        driver_outlives_task: bool | None = None,
         poll_interval: float = 1.0,
         **kwargs: Any,
     ) -> None:
@@ -144,7 +132,7 @@ class DriverOperator(SubmittingOperator):
         self.secret_params = dict(secret_params or {})
         self.on_existing = on_existing
         self.on_kill_policy = on_kill
-        self.deferrable = deferrable
+        self.deferrable, self.driver_outlives_task = deferrable, driver_outlives_task
         self.poll_interval = poll_interval
 
     @opening_storage
@@ -184,15 +172,7 @@ class DriverOperator(SubmittingOperator):
     @opening_storage
     def on_kill(self) -> None:
         self._is_killed = True
-        if self._claimed is not None:
-            run_id, generation = self._claimed
-            self._hook().end(
-                self.job_dir,
-                run_id,
-                generation,
-                self.on_kill_policy,
-                request=self._awaited(),
-            )
+        self._end_driver(self.on_kill_policy, within_s=KILL_S)
 
     # --- what differs ---------------------------------------------------------------------------
 
@@ -306,7 +286,9 @@ class DriverOperator(SubmittingOperator):
             return AwaitedDriver()
         self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
         submission = snapshot.submission
-        return AwaitedDriver.of(submission) if submission else AwaitedDriver(driver_id)
+        if submission is None:
+            return AwaitedDriver(driver_id)
+        return AwaitedDriver.found(submission, directory_at(self.job_dir).run(submission.run_id))
 
     def _retrying(self, look: Callable[[], T]) -> T:
         clock = SystemClock()
@@ -318,8 +300,15 @@ class DriverOperator(SubmittingOperator):
         """Return what the run has to show; None when the driver that was in the way has ended."""
         supervision = self._supervise(run_id, context)
         watcher = self._watcher(run_id, waited.driver_id, supervision)
-        here_s = self._defer_after_s(waited, context) if self.deferrable else math.inf
-        shown = self._wait_here(watcher, waited, generation, context, here_s) if here_s else _DEFER
+        decision = decide_here(waited.home, said=self.driver_outlives_task)
+        self._survival = decision.survival
+        if self.deferrable:
+            self.log.info("%s", describe_survival(decision))
+        waits_itself = not self.deferrable or self._survival is Survival.ENDS
+        here_s = math.inf if waits_itself else self._defer_after_s(waited, context)
+        shown: dict[str, Any] | None = _DEFER
+        if here_s or self._survival is Survival.ONCE_SUBMITTED:
+            shown = self._wait_here(watcher, waited, generation, context, here_s)
         if shown is not _DEFER:
             return shown
         return self.defer(
@@ -352,6 +341,7 @@ class DriverOperator(SubmittingOperator):
         here_s: float,
     ) -> dict[str, Any] | None:
         clock = SystemClock()
+        is_away = self._survival is not Survival.ONCE_SUBMITTED
         began = clock.monotonic()
         deadline = began + here_s
         retry_budget = RetryBudget(clock, every_s=self.poll_interval)
@@ -371,7 +361,8 @@ class DriverOperator(SubmittingOperator):
                 identity = {"driver_id": waited.driver_id, "generation": generation}
                 event = {**dataclasses.asdict(assessment), **identity}
                 return self._conclude(watcher.run_id, event, context)
-            if clock.monotonic() >= deadline:
+            is_over = clock.monotonic() >= deadline
+            if is_over and (is_away or has_left(watcher, assessment, waited.driver_id)):
                 return _DEFER
             self._rest(watcher, clock, began)
 
@@ -389,6 +380,19 @@ class DriverOperator(SubmittingOperator):
             now = clock.monotonic()
             if now < due and watcher.has_ended():
                 return
+
+    def _end_driver(self, policy: str, *, within_s: float) -> None:
+        """Ask this try's driver to end; wait for that where it would be killed with the process.
+
+        A driver that ends by itself releases its lease, so the next try need not wait for silence.
+        """
+        if self._claimed is None:
+            return
+        run_id, generation = self._claimed
+        request = self._awaited()
+        asked = self._hook().end(self.job_dir, run_id, generation, policy, request=request)
+        if self._survival is Survival.ENDS and asked:
+            await_driver_end(self._watcher(run_id), SystemClock(), within_s=within_s)
 
     def _follow(self, run_id: str, waited: AwaitedDriver) -> LogFollower:
         follower = self._hook().follow(self.job_dir, run_id, waited.driver_id, waited.log)

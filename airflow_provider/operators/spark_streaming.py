@@ -17,6 +17,7 @@ from airflow_provider.hooks.task_runs import (
     resolve_run,
 )
 from airflow_provider.operators.base import DriverOperator, check_interval, instance_id
+from airflow_provider.operators.driver_survival import Survival
 from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.retry_policy import SparkRunFailedError
@@ -65,11 +66,12 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.driver_hook import DriverHook
     from airflow_provider.operators.arguments import DriverArguments
-    from airflow_provider.operators.base import AwaitedDriver
+    from airflow_provider.operators.awaited_driver import AwaitedDriver
     from airflow_provider.runtime.observe.observer import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")
 _KEPT_RUNS: Final = 3  # people clear a run soon after it has ended; each keeps files of its state
+_END_S: Final = 30.0  # a driver that is cancelled ends in a few seconds, with Spark's own threads
 _RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval until there is one
 
 
@@ -239,6 +241,14 @@ class SparkStreamingOperator(DriverOperator):
         from airflow_provider.runtime.observe.completeness import describe_running
 
         report = describe_running(directory_at(self.job_dir), snapshot)
+        if self._survival is Survival.ENDS:
+            self.log.info(
+                "The time is over, and the driver would end with this task's process: it is asked "
+                "to end, and the next task of run %s resumes it",
+                run_id,
+            )
+            self._end_driver("cancel", within_s=_END_S)
+            return tell(report, self.outlets, context)
         # From here on no trigger of this task that learns late of its end can end the driver.
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)

@@ -14,9 +14,13 @@ from airflow_provider.hooks.job_memory import STREAM_KEY
 from airflow_provider.runtime.base.clock import from_iso
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.run_records import FINISHED
+from airflow_provider.runtime.observe.state import RunState, driver_at_work
 
 if TYPE_CHECKING:
+    from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.observe.observer import RunWatcher
+    from airflow_provider.runtime.observe.state import Assessment
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +30,34 @@ SHORT_S: Final = 10.0
 """A run that took less is expected to take less than a deferral the next time."""
 
 
+KILL_S: Final = 4.0
+"""Airflow kills a task five seconds after it has asked it to end."""
+_END_POLL_S: Final = 0.2
+
+
 class RunLocation(NamedTuple):
     """A run, and its job directory."""
 
     job_dir: str
     run_id: str
+
+
+def await_driver_end(watcher: RunWatcher, clock: Clock, *, within_s: float) -> bool:
+    """Wait until no driver is at work on the run; return whether that came in time."""
+    deadline = clock.monotonic() + within_s
+    while True:
+        snapshot = watcher.poll()
+        if driver_at_work(snapshot, watcher.decide(snapshot).run_state) is None:
+            return True
+        if clock.monotonic() >= deadline:
+            return False
+        clock.sleep(_END_POLL_S)
+
+
+def has_left(watcher: RunWatcher, assessment: Assessment, driver_id: str | None) -> bool:
+    """Whether a driver needs no process of this machine any more: its cluster has it, or none."""
+    is_up = driver_id is None or assessment.run_state is RunState.RUNNING
+    return is_up or watcher.has_left(str(driver_id))
 
 
 def choose_wait_s(last_s: float | None, *, is_warm: bool, passed_s: float = 0.0) -> float:

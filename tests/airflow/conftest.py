@@ -28,6 +28,7 @@ from services import (  # noqa: E402 - found through the path just set
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+DRIVER_OUTLIVES_TASK = "AIRFLOW__SPARK_STREAM__DRIVER_OUTLIVES_TASK"
 # Airflow reads .airflowignore with a class of pathspec that pathspec wants renamed.
 _NOT_OURS = "ignore:GitWildMatchPattern:DeprecationWarning"
 
@@ -49,10 +50,14 @@ def entry(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def callable_outside_of_a_task() -> Iterator[None]:
-    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
+def callable_outside_of_a_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Airflow's own switch for tests: ``execute()`` may be called without a task runner.
+
+    Tasks defer, also where the tests run in a container.
+    """
     from airflow.sdk.bases.operator import ExecutorSafeguard
 
+    monkeypatch.setenv(DRIVER_OUTLIVES_TASK, "True")
     before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
     with variables_in_memory():
         yield
@@ -89,7 +94,11 @@ def sqlite_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     copy_dags(HERE / "dags", dags / "tests")
     data = folder / "data"
     environment = airflow_environment(
-        folder / "home", dags, FLIGHTS_DATA=str(data / "flights"), TEST_DATA=str(data)
+        folder / "home",
+        dags,
+        FLIGHTS_DATA=str(data / "flights"),
+        TEST_DATA=str(data),
+        **{DRIVER_OUTLIVES_TASK: "True"},
     )
     run_airflow(["db", "migrate"], environment)
     yield environment

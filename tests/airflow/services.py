@@ -324,15 +324,18 @@ class Airflow:
             AIRFLOW__API__SECRET_KEY=secrets.token_hex(32),
             AIRFLOW__API__WORKERS="1",
             AIRFLOW__CORE__EXECUTION_API_SERVER_URL=f"http://{LOOPBACK}:{self.port}/execution/",
-            AIRFLOW__CORE__EXECUTOR="LocalExecutor",
             AIRFLOW__CORE__PARALLELISM="4",
             AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="True",
             AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES="1",
             AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=database,
             AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT="20",
             AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL="2",
-            # A file that changes is parsed at once all the same.
-            **{"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600", **more},
+            **{
+                "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+                # A file that changes is parsed at once all the same.
+                "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+                **more,
+            },
         )
         self.components = ["api-server", "scheduler", "triggerer", "dag-processor"]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -108,6 +108,7 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
     )
 
     assert "deferred" == state
+    assert "The driver outlives this task's process" in airflow.logs(dag_id, run_id, task_id)
     assert "success" == followed[-1], airflow.logs("follows", following, "complete")
     assert "success" == states[-1], airflow.logs(dag_id, run_id, task_id)
     assert "up_for_retry" in states

@@ -53,6 +53,9 @@ def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
     [
         (airflow_settings.history_server, None, None),
         (airflow_settings.history_server, "https://spark.example:18080/ui/", "https://spark.example:18080/ui"),
+        (airflow_settings.driver_outlives_task, None, None),
+        (airflow_settings.driver_outlives_task, "True", True),
+        (airflow_settings.driver_outlives_task, "false", False),
         (airflow_settings.local_drivers, None, ""),
         (airflow_settings.local_drivers, "4", "4"),
         (airflow_settings.local_drivers, "off", "off"),
@@ -78,6 +81,7 @@ def test_an_option_is_what_the_configuration_says(
         (airflow_settings.history_server, "history.example:18080"),
         (airflow_settings.history_server, "javascript://alert(1)"),
         (airflow_settings.history_server, "https://"),
+        (airflow_settings.driver_outlives_task, "sometimes"),
         (airflow_settings.local_drivers, "0"),
         (airflow_settings.local_drivers, "many"),
         (airflow_settings.metrics, "perhaps"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from airflow.sdk import Asset
 from airflow_names import TaskDeferred
 from handmade import ELSEWHERE, TI, OutletEvents
 from handmade_streams import RUN, Stream
+from services import wait_for
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -19,7 +21,9 @@ from airflow_provider.hooks.task_runs import Period, PeriodRecord
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.base.clock import SystemClock
+from airflow_provider.runtime.base.host import identify_this
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.requests import put_cancel, put_request
 from airflow_provider.runtime.testing.job_directories import rewind_run
 from airflow_provider.triggers import polling
@@ -174,6 +178,37 @@ def test_it_is_handed_over_by_a_worker_that_waits_itself(stream: Stream) -> None
         document = operator.execute(context())
 
     assert ("RUNNING", 0) == (document["outcome"], document["queries"]["q"]["batch_id"])
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+def test_a_driver_that_ends_with_its_task_is_asked_to_end_before_it(
+    stream: Stream, *, outlives: bool
+) -> None:
+    """
+    In a pod of the KubernetesExecutor nothing is handed over: the driver ends by itself, with its
+    lease released, and the next DAG run's task resumes the run. The report is the same.
+    """
+    stream.begin().commit_hour(0)
+    stream.submit("here", process=identify_this())
+    operator = operator_of(stream, max_runtime=0.3, deferrable=False, driver_outlives_task=outlives)
+    ended = threading.Event()
+
+    def drive() -> None:
+        with stream.driver("here"):
+            while not stream.cancels() and not ended.wait(0.05):
+                pass
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    wait_for("it drives", stream.run.attempt_count, within=10)
+    document = operator.execute(context())
+    lease = LeaseObserver(stream.storage, SystemClock()).look()[1]
+    ended.set()
+    driver.join()
+
+    assert ("RUNNING", 0) == (document["outcome"], document["queries"]["q"]["batch_id"])
+    assert ([] if outlives else ["here"]) == stream.cancels()
+    assert outlives or lease is Liveness.FREE
 
 
 def test_a_batch_that_no_reader_sees_yet_is_not_told(stream: Stream) -> None:

@@ -13,7 +13,7 @@ import pytest
 from handmade import ELSEWHERE, TI, Job
 
 from airflow_provider.hooks.job_memory import STREAM_KEY
-from airflow_provider.operators.base import AwaitedDriver
+from airflow_provider.operators.awaited_driver import AwaitedDriver
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.operators.worker_wait import (
     DEFERRAL_S,

@@ -48,10 +48,10 @@ class Clock(FakeClock):
 
 
 class Faults:
-    """Lets the work at hand die, or lose the storage or only its answer, at one step."""
+    """Lets the work at hand die at one step, or lose the storage, or its answers, for a few."""
 
     def __init__(self) -> None:
-        self._left, self._is_late = 0, False
+        self._left, self._lasts, self._is_late = 0, 0, False
         self._error: type[BaseException] = DeathError
         self._meanwhile: Callable[[], None] | None = None
         self.fired = False
@@ -64,23 +64,26 @@ class Faults:
         self._written -= below
         return bool(below)
 
-    def pause(self, dice: random.Random, meanwhile: Callable[[], None]) -> None:
-        """Let another process act at one step, while this one stands still."""
-        self._left, self._meanwhile = _some_step(dice), meanwhile
+    def pause(self, dice: random.Random, most: int, meanwhile: Callable[[], None]) -> None:
+        """Let another process act at one of *most* steps, while this one stands still."""
+        self._left, self._lasts, self._meanwhile = _some_step(dice, most), 1, meanwhile
         self._is_late, self.fired = dice.random() < 0.5, False
 
-    def arm(self, dice: random.Random | None) -> None:
-        """Let the next work fail at one step, or not at all; never without *dice*."""
-        self._left, self.fired = 0, False
+    def arm(self, dice: random.Random | None, most: int, *, surely: bool = False) -> None:
+        """Let the next work fail at one of *most* steps, or not at all; never without *dice*."""
+        self._left, self._lasts, self.fired = 0, 0, False
+        self.claims.clear()
         if dice is None:
             return
-        self._left = _some_step(dice) if dice.random() < 0.75 else 0
+        self._left = _some_step(dice, most)
         self._error = dice.choice((DeathError, OSError))
+        lasts = 1 if self._error is DeathError else dice.choice((1, 1, 2, 3))
+        self._lasts = lasts if surely or dice.random() < 0.75 else 0
         self._is_late = dice.random() < 0.5
 
     def disarm(self) -> None:
         self.claims.clear()
-        self._left, self._meanwhile = 0, None
+        self._left, self._lasts, self._meanwhile = 0, 0, None
 
     def hit(self, _: str = "") -> None:
         if self._is_due():
@@ -88,7 +91,7 @@ class Faults:
 
     def _is_due(self) -> bool:
         self._left -= 1
-        return self._left == 0
+        return -self._lasts < self._left <= 0
 
     def _fire(self) -> None:
         self.fired = True
@@ -106,20 +109,20 @@ class Faults:
         @functools.wraps(act)
         def write(*args: Any, **options: Any) -> Any:
             self._written.add(args[0].url)
-            is_due = self._is_due()
-            if is_due and not self._is_late:
+            is_due, is_late = self._is_due(), self._is_late  # of another process after a pause
+            if is_due and not is_late:
                 self._fire()
             done = act(*args, **options)
-            if is_due and self._is_late:
+            if is_due and is_late:
                 self._fire()
             return done
 
         return write
 
 
-def _some_step(dice: random.Random) -> int:
-    """Return a step of a command: a rewind has ten, a run some forty, an upgrade a hundred."""
-    return dice.randint(*dice.choice(((1, 12), (1, 40), (10, 60), (10, 110))))
+def _some_step(dice: random.Random, most: int) -> int:
+    """Return a step of a command that has at most so many; the first third is where it is refused."""
+    return dice.randint(1, dice.choice((most // 3 + 1, most)))
 
 
 @dataclasses.dataclass

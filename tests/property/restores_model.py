@@ -50,8 +50,8 @@ def run(
     must |= {Reason.REWOUND if now is not None and now.rewound else None}
     if must - {None}:
         return refused(world, *must)
-    if now is not None and now.wrote is None and keep and now.begins != job.queries:
-        return _run_unsure(world, name, run_id, writes, keep)
+    if keep and (both := worlds_of_unsure(world, name, run_id)):
+        return _run_unsure(world, [run(each, name, run_id, writes, keep) for each in both])
     steps = _begun(world, name, run_id, keep)
     for query, new_row in writes:
         state = steps[-1].jobs[name].queries[query]
@@ -86,16 +86,20 @@ def _begun(world: World, name: str, run_id: str, keep: int) -> list[World]:
     return steps + _keep_start(steps[-1], name, run_id, keep)
 
 
-def _run_unsure(
-    world: World, name: str, run_id: str, writes: Sequence[tuple[str, str]], keep: int
-) -> Expected:
-    """Of a run of which only a row may be staged: it began where it did, or begins now."""
+def worlds_of_unsure(world: World, name: str, run_id: str) -> list[World]:
+    """Return both worlds of a run of which only a row may be staged, none of another one.
+
+    It has written and began where it did, or it has not and begins now.
+    """
     job = world.jobs[name]
-    begins = (job.runs[run_id].begins, True), (job.queries, False)
-    both = [
-        run(world.with_run(name, run_id, begins=at, wrote=wrote), name, run_id, writes, keep)
-        for at, wrote in begins
-    ]
+    now = job.runs.get(run_id)
+    if now is None or now.wrote is not None or now.begins == job.queries:
+        return []
+    moved = world.with_run(name, run_id, begins=job.queries, wrote=False, moved=True)
+    return [world.with_run(name, run_id, wrote=True), moved]
+
+
+def _run_unsure(world: World, both: Sequence[Expected]) -> Expected:
     after, cut = ([w for e in both for w in getattr(e, which)] for which in ("after", "cut"))
     return dataclasses.replace(both[0], after=(*after,), refused=(world,), cut=(world, *cut))
 
@@ -350,7 +354,7 @@ def rewind(world: World, name: str, run_id: str, *, with_later: bool) -> Expecte
     unsure = [each for each, run in world.jobs[name].runs.items() if run.wrote is None]
     if not unsure:
         marked = _marked(world, name)
-        return _either(_rewind(each, name, run_id, with_later=with_later) for each in marked)
+        return either(_rewind(each, name, run_id, with_later=with_later) for each in marked)
     both = [
         rewind(world.with_run(name, unsure[0], wrote=wrote), name, run_id, with_later=with_later)
         for wrote in (False, True)
@@ -375,7 +379,8 @@ def _marked(world: World, name: str) -> list[World]:
     return [world] if runs == job.runs else [world, world.with_job(name, runs=runs)]
 
 
-def _either(expected: Iterable[Expected]) -> Expected:
+def either(expected: Iterable[Expected]) -> Expected:
+    """Return what may follow where one of several worlds is the real one."""
     all_of = [*expected]
     whys = frozenset(why for each in all_of for why in (*each.must, *each.may))
     is_refused = all(each.must for each in all_of)

@@ -124,24 +124,38 @@ def strayed(world: World, cut: Iterable[World]) -> Iterator[World]:
                         yield base.with_query(name, query, planned=state.planned)
 
 
-def as_taken(world: World, savepoint: str, seen: Seen) -> World:
-    """Return the world with what a savepoint has of a job that has run while it was taken.
+def as_taken(world: World, savepoint: str, seen: Seen) -> list[World]:
+    """Return the worlds with what a savepoint may have of a job that was busy while it was taken.
 
-    Its queries are saved one after the other, each at one batch.
+    Its queries are saved one after the other, each at one batch; all of them before the job was set
+    to something else, or all after that.
     """
     found, saved = seen.saved.get(savepoint), world.saved.get(savepoint)
     if found is None or saved is None:
-        return world
-    queries = dict(saved.queries)
-    for query, state in world.jobs[saved.job].queries.items():
-        length, is_planned = found.get(query, (0, False))
-        both = state, saved.queries[query]
-        longest = max(both, key=lambda each: (len(each.read), each.planned is not None))
-        known = (*longest.read, *([longest.planned] if longest.planned is not None else []))
-        planned = known[length] if is_planned and length < len(known) else None
-        queries[query] = dataclasses.replace(
-            longest, read=known[:length], planned=planned, lags=False
-        )
-    return dataclasses.replace(
-        world, saved={**world.saved, savepoint: dataclasses.replace(saved, queries=queries)}
-    )
+        return [world]
+    now, worlds = world.jobs[saved.job].queries, list[World]()
+    for of_before in (True, False):
+        queries = {}
+        for query, before in saved.queries.items():
+            length, is_planned = found.get(query, (0, False))
+            source = _longest(before, now[query], of_before=of_before)
+            known = _known(source)
+            planned = known[length] if is_planned and length < len(known) else None
+            queries[query] = dataclasses.replace(
+                source, read=known[:length], planned=planned, lags=False
+            )
+        taken = {**world.saved, savepoint: dataclasses.replace(saved, queries=queries)}
+        worlds.append(dataclasses.replace(world, saved=taken))
+    return worlds[:1] if worlds[0] == worlds[1] else worlds
+
+
+def _known(state: Query) -> tuple[str, ...]:
+    return (*state.read, *([state.planned] if state.planned is not None else []))
+
+
+def _longest(before: Query, now: Query, *, of_before: bool) -> Query:
+    """Return the state with more rows, or one of two that have read different rows."""
+    at_least = min(len(_known(before)), len(_known(now)))
+    if _known(before)[:at_least] != _known(now)[:at_least]:
+        return before if of_before else now
+    return max((now, before), key=lambda each: (len(each.read), each.planned is not None))

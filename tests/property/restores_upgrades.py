@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tests.property.restores_model import publish, rewound_to, run, take
+from tests.property.restores_model import either, publish, rewound_to, run, take, worlds_of_unsure
 from tests.property.restores_worlds import (
     Expected,
     Open,
@@ -27,6 +27,10 @@ def upgrade(
     job = world.jobs[name]
     if job.upgrade == Upgrade(to, run_id, Step.ACCEPTED):
         return run(world, to, run_id, writes, 1)
+    is_tried = job.upgrade == Upgrade(to, run_id, Step.TRIAL)
+    if is_tried and (both := worlds_of_unsure(world, to, run_id)):
+        expected = either(upgrade(each, name, to, run_id, writes, good=good) for each in both)
+        return dataclasses.replace(expected, cut=(world, *expected.cut))
     if why := _why_refused(world, name, to):
         return refused(world, why)
     steps, left, may = [world], (world,), frozenset[Reason]()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import random
@@ -84,6 +83,18 @@ CHANCES = {
 }
 MEANWHILE = {**CHANCES, "dispose": 8}
 """How often another process does what, while one is paused."""
+STEPS = {
+    "run": 60,
+    "take": 8,
+    "restore": 38,
+    "rewind": 38,
+    "dispose": 12,
+    "start_over": 17,
+    "begin_from": 32,
+    "upgrade": 114,
+    "take_over": 38,
+}
+"""How many writes and failpoints a command has that does much."""
 STORIES = (
     "run run take",
     "run run take",
@@ -96,13 +107,28 @@ STORIES = (
     "run take run take restore upgrade restore restore rewind restore",
     "run take start_over run upgrade run restore restore",
     "run take start_over restore run take start_over restore",
+    "run run take begin_from dispose begin_from dispose",
+    "take_over! take_over! take_over take_over run",
+    "run run take dispose|restore! take dispose|restore! restore|dispose",
 )
-"""How a history begins; the later ones lead to crossings that are rare otherwise."""
+"""How a history begins; the later ones lead to crossings that are rare otherwise.
+
+One with a mark fails at a step. Of two with a bar between them the first is paused, and the other
+one acts meanwhile.
+"""
 OVER = worlds.Step.ACCEPTED
 MOST_WORLDS = 32
 """With more that are possible a history is not followed any further: it would take long."""
 PAUSED = 0.2
 """How often a process is paused in the middle of a command, and another one acts."""
+FAILS_BETWEEN = 0.5
+"""How often that one may fail at a step, too."""
+STANDING = 0.8
+"""How often a command is about a savepoint that was not removed."""
+SAME_SAVEPOINT = 0.2
+"""How often a command is about the same savepoint as the one before it."""
+SAME_MEANWHILE = 0.6
+"""How often one that acts in a pause is about the same."""
 
 
 class FindingError(AssertionError):
@@ -128,6 +154,8 @@ class Walk:
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self._root, self.clock, self._faults = root, Clock(), Faults()
         self._new: set[str] = set()
+        self._chosen = ""  # the savepoint of the last command, which the next one often has, too
+        self._is_meanwhile = False
         self._keeps: dict[str, int] = {}  # of a run all attempts have the same option
         self._numbers, self._ids = itertools.count(1), random.Random(0)
         self._histories: list[tuple[str, ...]] = [()]
@@ -196,37 +224,53 @@ class Walk:
 
     def take(self, step: Step) -> None:
         """Take a step in the code and in the model, and compare what is seen."""
-        command, seed = step
+        (command, _, other), seed = step[0].partition("|"), step[1]
         dice = random.Random(seed)
-        told, expect, act = getattr(self, f"_{command}")(dice)
-        is_calm = seed % 2 == 0
-        if not is_calm and dice.random() < PAUSED:
-            self._take_two(dice, told, expect, act)
+        fails, command = command.endswith("!"), command.removesuffix("!")
+        work = told, expect, act = getattr(self, f"_{command}")(dice)
+        is_calm = seed % 2 == 0 and not fails
+        if not other and not is_calm and not fails and dice.random() < PAUSED:
+            other = dice.choices([*MEANWHILE], [*MEANWHILE.values()])[0]
+        if other:
+            self._take_two(dice, work, STEPS[command], other)
             return
-        self._faults.arm(None if is_calm else dice)
+        self._faults.arm(None if is_calm else dice, STEPS[command], surely=fails)
         error = _error_of(act)
         self._faults.disarm()
         cut = ", cut short" if self._faults.fired else ""
         self.told.append(f"{told}{cut}: {'done' if error is None else repr(error)}")
         self._judge(expect, error)
 
-    def _take_two(self, dice: random.Random, told: str, expect: Expect, act: Act) -> None:
+    def _take_two(
+        self, dice: random.Random, work: tuple[str, Expect, Act], steps: int, other: str
+    ) -> None:
         """Pause a process in the middle, let another one act that takes it for dead, and go on."""
-        other = dice.choices([*MEANWHILE], [*MEANWHILE.values()])[0]
+        told, expect, act = work
+        fails, other = other.endswith("!"), other.removesuffix("!")
+        self._is_meanwhile = True
         told_too, expect_too, act_too = getattr(self, f"_{other}")(dice)
-        errors: list[BaseException | None] = []
-        self._faults.pause(dice, lambda: errors.append(_error_of(act_too)))
+        self._is_meanwhile = False
+        ends: list[tuple[BaseException | None, bool]] = []
+
+        def act_between() -> None:
+            may_fail = fails or dice.random() < FAILS_BETWEEN
+            self._faults.arm(dice if may_fail else None, STEPS[other], surely=fails)
+            ends.append((_error_of(act_too), self._faults.fired))
+            self._faults.disarm()
+
+        self._faults.pause(dice, steps, act_between)
         mine = _error_of(act)
         self._faults.disarm()
-        if not errors:  # it was not paused
-            errors.append(_error_of(act_too))
-        self.told.append(f"{told}, paused for {told_too}: {mine!r}, {errors[0]!r}")
+        if not ends:  # it was not paused
+            act_between()
+        (other_error, is_cut), cut = ends[0], ", cut short" if ends[0][1] else ""
+        self.told.append(f"{told}, paused for {told_too}{cut}: {mine!r}, {other_error!r}")
         seen, left = self._see(), list[World]()
-        for possible in self._both(expect, mine, expect_too, errors[0]):
-            new = {*possible.saved} - {*self.worlds[0].saved}
-            world = functools.reduce(lambda w, name: as_taken(w, name, seen), new, possible)
-            if is_seen(world, seen):
-                left.append(as_seen(world, seen))
+        for possible in self._both(expect, mine, expect_too, other_error, is_cut=is_cut):
+            taken = [possible]
+            for name in {*possible.saved} - {*self.worlds[0].saved}:
+                taken = [each for world in taken for each in as_taken(world, name, seen)]
+            left += [as_seen(world, seen) for world in taken if is_seen(world, seen)]
         if not left:
             said = [_described(e(self.worlds[0])) for e in (expect, expect_too)]
             raise FindingError([*self.told, *said, f"seen {seen}"], f"two {self.told[-1]}")
@@ -238,6 +282,8 @@ class Walk:
         error: BaseException | None,
         second: Expect,
         other: BaseException | None,
+        *,
+        is_cut: bool,
     ) -> Iterator[World]:
         """Yield what two processes may leave, the second of which acts in the middle of the first."""
         for world in self.worlds:
@@ -245,7 +291,7 @@ class Walk:
             done = () if before.must else before.after
             for begun in (*before.refused, *before.cut, *done):
                 is_done = any(begun is each for each in done)
-                for between in _ended(second(begun), other):
+                for between in _ended(second(begun), other, is_cut=is_cut):
                     if is_done or error is not None:
                         yield between
                     if not isinstance(error, LeaseLostError):
@@ -491,12 +537,18 @@ class Walk:
 
     def _some_savepoint(self, dice: random.Random, name: str) -> str:
         known = [*self._urls]
-        if (
-            name in self._new and dice.random() < 0.6
-        ):  # what the old version has saved, and its stop
-            return dice.choice([*known, f"up-{name}"])
+        if dice.random() < STANDING:
+            known = [each for each in known if each in self.worlds[0].saved] or known
+        is_same = dice.random() < (SAME_MEANWHILE if self._is_meanwhile else SAME_SAVEPOINT)
+        if self._chosen in known and is_same:
+            return self._chosen
+        if name in self._new and dice.random() < 0.6:  # what the old version has saved, at its stop
+            self._chosen = dice.choice([*known, f"up-{name}"])
+            return self._chosen
         own = [each for each in known if self._urls[each].startswith(f"{self._root / name}/")]
-        return dice.choice([*known[-4:], *own[-6:], *own[-2:], *known[:1]] or ["nowhere"])
+        some = [*known[-4:], *own[-6:], *own[-2:], *known[:1]]
+        self._chosen = dice.choice(some or ["nowhere"])
+        return self._chosen
 
     def _some_run(self, dice: random.Random, name: str) -> str:
         known = [*self.worlds[0].jobs[name].runs][-5:]
@@ -695,9 +747,14 @@ def _error_of(act: Act) -> BaseException | None:
     return None
 
 
-def _ended(expected: Expected, error: BaseException | None) -> Sequence[World]:
+def _ended(
+    expected: Expected, error: BaseException | None, *, is_cut: bool = False
+) -> Sequence[World]:
+    done = () if expected.must else expected.after
+    if is_cut:
+        return (*expected.refused, *expected.cut, *done)
     if error is None:
-        return () if expected.must else (*expected.after, *expected.cut[-1:])
+        return () if expected.must else (*done, *expected.cut[-1:])
     return (*expected.refused, *expected.cut)
 
 

@@ -259,7 +259,7 @@ EFFECTS: Mapping[str, Rule] = {
     ),
     "a process may be late": _returning((), (restores_walk, "strayed")),
     "a savepoint is taken beside a run": (
-        lambda patch: patch.setattr(restores_walk, "as_taken", lambda world, *_: world)
+        lambda patch: patch.setattr(restores_walk, "as_taken", lambda world, *_: [world])
     ),
     "a refusal may be of less": _in_model("_why_unsure", lambda *_: set()),
 }

@@ -88,6 +88,30 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (SparkError("CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER", ""), RECOVERABLE),
         (SparkError(None, "java.io.FileNotFoundException: File /in/1.csv"), DATA_MISSING),
         (SparkError(None, "OffsetOutOfRangeException: partition 3"), DATA_MISSING),
+        (
+            SparkError(
+                "STREAM_FAILED",
+                "KafkaIllegalStateException: Some data may have been lost because they are not "
+                "available in Kafka any more;",
+            ),
+            DATA_MISSING,
+        ),
+        (
+            SparkError(
+                "STREAM_FAILED",
+                "ExecutionException: org.apache.kafka.common.errors.TopicAuthorizationException: "
+                "Topic authorization failed.",
+            ),
+            NON_RECOVERABLE,
+        ),
+        (
+            SparkError(
+                "STREAM_FAILED",
+                "ExecutionException: org.apache.kafka.common.errors.SaslAuthenticationException: "
+                "Authentication failed during authentication due to invalid credentials",
+            ),
+            NON_RECOVERABLE,
+        ),
         (SparkError("CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE", ""), DATA_MISSING),
         (AnalysisException("UNRESOLVED_COLUMN.WITH_SUGGESTION", "no column"), NON_RECOVERABLE),
         (SparkError("STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", ""), NON_RECOVERABLE),

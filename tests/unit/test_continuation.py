@@ -44,6 +44,7 @@ from airflow_provider.runtime.savepoints.restores import Restores, why_awaited
 from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.sinks.revert import Output, output_of
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.testing.job_directories import NOW, QUERY_ID, a_final, a_run
 from tests.dying import dies_at
@@ -277,6 +278,24 @@ def test_a_start_over_that_was_cut_short_gives_way_to_a_restore(job, sink):
 
     point(job, AS_IT_WAS).check()
     assert [0, 1] == sorted(sink.published)
+
+
+def test_what_a_reset_has_left_does_not_count_as_reverted(job, sink):
+    """It was cut short after it had recorded that, and a restore that reverts took its place."""
+    saved = save(job)
+    with pytest.raises(LeaseLostError):
+        point(job, allow=True).restore(Lost(2), job.clock)
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    with job.lease("restore") as lease:
+        settings = RestoreSettings(saved, {"q": ""}, supersedes=True)
+        Restore(directory_of(job), lease, job.clock, [query]).run(settings)
+
+    assert [0, 1] == sorted(sink.published)
+    assert (2, 0) == _epochs(output_of([directory_of(job).committables("q")], "r1"))
+
+
+def _epochs(output: Output) -> tuple[int, int]:
+    return output.standing.epochs, output.reverted.epochs
 
 
 def test_what_is_committed_is_published_first(job):

@@ -388,6 +388,29 @@ def test_a_driver_in_yarns_queue_is_not_lost(given, clock) -> None:
     assert {RunState.STARTING} == seen
 
 
+def test_a_driver_has_left_when_its_cluster_has_had_it_for_a_while(given, clock) -> None:
+    """Then it needs no `spark-submit` any more; one that YARN has lost since has not left."""
+    watcher = watch(given, clock, UNKNOWN_THERE, QUEUED, UNKNOWN_THERE, QUEUED, RUNNING)
+    seen = []
+    for _ in range(5):
+        watcher.assess()
+        seen.append(watcher.has_left("d1"))
+        clock.time += LAUNCH_S
+
+    assert [False, False, False, False, True] == seen
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_driver_has_left_when_its_submission_has_ended(given, clock, code: int) -> None:
+    """Whether that has given it to the cluster, or has failed, which the wait then finds."""
+    watcher = RunWatcher(given.storage, "r1", clock, "d1")
+    assert not watcher.has_left("d1")
+
+    put_exit(given, code, is_given=code == 0)
+
+    assert watcher.has_left("d1")
+
+
 def test_a_driver_that_yarn_has_ended_has_failed(given, clock) -> None:
     """YARN knows the exit code of the driver, and who comes later reads what it has said."""
     put_exit(given, 0, is_given=True)

@@ -30,7 +30,14 @@ from airflow_provider.runtime.savepoints.catalog import (
     verify_savepoint,
 )
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
-from airflow_provider.runtime.savepoints.record import READ, SavepointClaimRecord, claim, is_held
+from airflow_provider.runtime.savepoints.record import (
+    READ,
+    SavepointClaimRecord,
+    claim,
+    is_held,
+    put_reader,
+    reader_path,
+)
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
     collect_garbage,
@@ -40,6 +47,7 @@ from airflow_provider.runtime.savepoints.retention import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.dying import dies_at
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import ELSEWHERE, EpochBench, FakeClock, FakeSink
 
@@ -263,6 +271,25 @@ def test_a_folder_with_a_claim_and_something_else_is_not_taken(job, root):
     with pytest.raises(ConfigError, match="s1: the folder is not empty"):
         take(job)
     assert b"mine" == root.read("s1/notes.txt")
+
+
+@pytest.mark.parametrize("step", ["savepoint.removed", "savepoint.collecting"])
+def test_what_a_dead_reader_has_left_keeps_no_taker_away(job, root, step):
+    """The savepoint was removed since then, by a process that died, too."""
+    saved = take(job)
+    from_elsewhere(root.at("s1"), reader_path(put_reader(root.at("s1"), job.clock, None)))
+    later = FakeClock(job.clock.now() + TWO_DAYS)
+    with dies_at(step):
+        dispose(saved.url, clock=later)
+
+    assert [] == verify_savepoint(take(job))
+
+
+def test_a_reader_that_comes_too_late_and_dies_keeps_no_taker_away(job, root):
+    """It has found no savepoint, and has not removed its own document."""
+    put_reader(root.at("s1"), job.clock, None)
+
+    assert [] == verify_savepoint(take(job))
 
 
 # --- readers ------------------------------------------------------------------------------------

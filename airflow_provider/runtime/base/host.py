@@ -51,6 +51,14 @@ class ProcessIdentity:
             return False
         return all(_has_ended(pid, start) for pid, start in self.processes)
 
+    def is_of_other_processes(self) -> bool:
+        """Whether the processes are certainly of another machine, container or boot than this one.
+
+        False when in doubt, as on a machine whose kernel does not tell.
+        """
+        space = _current_space()
+        return self.space is not None and space is not None and self.space != space
+
 
 def identify(pids: Sequence[int]) -> ProcessIdentity:
     """Return the identity of running processes of this machine."""

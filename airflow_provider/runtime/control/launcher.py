@@ -33,7 +33,7 @@ from airflow_provider.runtime.base.clock import SystemClock, to_iso
 from airflow_provider.runtime.base.host import check_user_folder, user_folder
 from airflow_provider.runtime.base.retry import RetryBudget
 from airflow_provider.runtime.control.spark_submit import opened_log
-from airflow_provider.runtime.control.submit import enter, enter_again, entered_with
+from airflow_provider.runtime.control.submitted_process import SubmittedProcess
 from airflow_provider.runtime.errors import (
     EXIT_LEASE,
     EXIT_OK,
@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     remember_own(os.environ)
     directory = directory_at(arguments.job_dir)
     run = directory.run(arguments.run_id)
-    submission = _Submission(directory.storage, run, arguments.driver_id)
+    process = SubmittedProcess(run, arguments.driver_id)
+    submission = _Submission(directory.storage, run, arguments.driver_id, process)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     return _supervise(submission, command, Path(arguments.log))
 
@@ -81,19 +82,21 @@ class _Submission:
     requests: Storage
     run: RunDirectory
     driver_id: str
+    process: SubmittedProcess
 
 
 def _supervise(submission: _Submission, command: Sequence[str], log: Path) -> int:
-    run, driver_id = submission.run, submission.driver_id
-    if not enter(run, driver_id):
+    run, driver_id, process = submission.run, submission.driver_id, submission.process
+    if not process.enter():
         return EXIT_LEASE  # the next try has not seen this process, and has submitted another
     with opened_log(run, log) as output:
 
         def on_started(pid: int) -> None:
             with suppress(OSError):  # it runs, whether or not that can be recorded
-                entered_with(run, driver_id, pid)
+                process.started(pid)
 
-        code = _run_in_turn(submission, command, output, on_started)
+        with process.beating():
+            code = _run_in_turn(submission, command, output, on_started)
         is_given = code == EXIT_OK and _is_remote(command)
         record_exit(run, driver_id, code, output, is_given=is_given)
     if code == EXIT_OK and not is_given:
@@ -174,15 +177,15 @@ def _wait_for_slot(submission: _Submission, output: IO[bytes]) -> DriverSlot | N
     limits = machine_limits()
     if limits is None:
         return None
-    run, driver_id, clock = submission.run, submission.driver_id, SystemClock()
-    queue, said = SlotQueue(slot_folder(), limits, run.storage.url), ""
+    driver_id, clock = submission.driver_id, SystemClock()
+    queue, said = SlotQueue(slot_folder(), limits, submission.run.storage.url), ""
     try:
         while (slot := queue.take()) is None:
             if (waits := queue.describe()) != said:
                 said = waits
                 _say(output, f"INFO the driver waits for {waits}")
                 with suppress(OSError):
-                    enter_again(run, driver_id, waits_for=waits)
+                    submission.process.wait_for(waits)
             if is_leaving(submission.requests, driver_id):
                 raise RunCancelledError(
                     f"driver {driver_id} was cancelled while it waited for {said}"

@@ -147,12 +147,6 @@ def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
     failpoints.hit("submission.started")
 
 
-def enter_again(run: RunDirectory, driver_id: str, *, waits_for: str) -> None:
-    """Record what this process waits for before it starts the driver."""
-    record = ProcessRecord(identity=identify_this(), waits_for=waits_for)
-    record.put(run.storage, f"submissions/{driver_id}.process.json")
-
-
 def revoke_unstarted(run: RunDirectory) -> bool:
     """Revoke every unstarted intent for this machine; return False if one has begun meanwhile."""
     local = {each.driver_id for each in run.submissions() if each.launcher is None}

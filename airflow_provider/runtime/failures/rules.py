@@ -163,7 +163,14 @@ RULES: Final[tuple[Rule, ...]] = (
             "PermissionError AccessControlException AccessDeniedException AuthenticationException "
             "AuthorizationException SecurityException"
         ),
-        words=("Permission denied",),
+        words=(
+            "Permission denied",
+            # Kafka's client in Java puts the error that counts into the text of another one.
+            "common.errors.GroupAuthorizationException",
+            "common.errors.SaslAuthenticationException",
+            "common.errors.SslAuthenticationException",
+            "common.errors.TopicAuthorizationException",
+        ),
         errnos=(errno.EACCES, errno.EPERM),
         remedy="give the account of the driver this permission, or use another location",
     ),
@@ -223,6 +230,8 @@ RULES: Final[tuple[Rule, ...]] = (
             "FAILED_READ_FILE.FILE_NOT_EXIST KAFKA_DATA_LOSS* LOAD_DATA_PATH_NOT_EXISTS "
             "PATH_NOT_FOUND"
         ),
+        # The same condition of Spark's connector, whose exception does not always say its name.
+        words=("Some data may have been lost because they are not available in Kafka",),
     ),
     Rule(
         UNANSWERED,

@@ -88,6 +88,8 @@ class ProcessRecord(Document):
     Attributes:
         is_revoked: whether the next try has found no process behind the intent, and none may start.
         waits_for: what the launcher waits for before it starts the driver; empty for nothing.
+        beat: grows while the process lives and its driver has not begun; 0 for one that does not
+            beat.
     """
 
     CONTENTS = Contents.FACTS
@@ -97,6 +99,7 @@ class ProcessRecord(Document):
     identity: ProcessIdentity
     is_revoked: bool = False
     waits_for: str = ""
+    beat: NonNegative = 0
 
     @property
     def driver_is_gone(self) -> bool:

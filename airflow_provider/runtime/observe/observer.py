@@ -15,6 +15,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
 from airflow_provider.runtime.jobdir.run_commit import verify_final
+from airflow_provider.runtime.observe.beats import BeatObserver
 from airflow_provider.runtime.observe.snapshot import RunSnapshot, read_snapshot
 from airflow_provider.runtime.observe.state import Assessment, RunState, assess, assess_end
 
@@ -37,6 +38,7 @@ LIFE_S: Final = 5.0
 _LIFE_POLLS: Final = 5
 LAUNCH_S: Final = 15.0
 """How often a launcher is asked about a driver that has not the lease."""
+_ON_CLUSTER: Final = frozenset({LaunchState.QUEUED, LaunchState.RUNNING})
 AWAY_TIMEOUT_S: Final = 3600.0  # a service that does not answer says nothing against the driver
 
 
@@ -79,6 +81,8 @@ class RunWatcher:
         self._ask_launcher = ask
         self._launch_due = Due(clock, LAUNCH_S)
         self._launch: LaunchStatus | None = None  # the last answer
+        self._on_cluster_since: float | None = None
+        self._beats = BeatObserver(clock)
         self.run_id = run_id
         self.requests = storage
 
@@ -151,6 +155,7 @@ class RunWatcher:
 
     def _after_asking(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, Assessment]:
         """Ask the launcher if the lease leaves the state open, and decide; not at each poll."""
+        snapshot = self._beats.judge(snapshot)
         assessment = self.decide(snapshot)
         is_open = snapshot.launch is None or not snapshot.launch.is_over
         run_state = assessment.run_state
@@ -162,6 +167,10 @@ class RunWatcher:
             if answer is None:
                 return snapshot, assessment
             self._launch = self._answer(_with_submission(answer, snapshot), snapshot.handle)
+            if answer.state not in _ON_CLUSTER:
+                self._on_cluster_since = None
+            elif self._on_cluster_since is None:
+                self._on_cluster_since = self._clock.monotonic()
             if self._launch.is_over:
                 # A driver puts its final checkpoint, and why it fails, before it ends.
                 snapshot = self.poll()
@@ -175,12 +184,25 @@ class RunWatcher:
             self._run.put_launch_status(handle.driver_id, answer, to_iso(self._clock.now()))
         return answer
 
+    def has_left(self, driver_id: str) -> bool:
+        """Whether a driver certainly no longer needs the process that gives it to a cluster.
+
+        That process has ended, or the cluster has said for a while that it has the driver: it makes
+        further things there after the driver itself, such as the files that a pod mounts.
+        """
+        if self._run.end_of(driver_id) is not None:
+            return True
+        since = self._on_cluster_since
+        return since is not None and self._clock.monotonic() - since >= LAUNCH_S
+
     def settle(self, poll_s: float = 0.2) -> tuple[RunSnapshot, Assessment]:
-        """Poll until it is known whether a driver lives; takes one lease timeout at most."""
+        """Poll until it is known whether a driver lives, or comes up; one lease timeout at most."""
         while True:
             snapshot = self.poll()
             if snapshot.final is not None or snapshot.liveness is not Liveness.UNKNOWN:
-                return self._after_asking(snapshot)
+                snapshot, assessment = self._after_asking(snapshot)
+                if assessment.run_state is not RunState.STARTING or self._beats.is_known:
+                    return snapshot, assessment
             self._clock.sleep(poll_s)
 
     def verified_final(self) -> FinalCheckpoint | None:

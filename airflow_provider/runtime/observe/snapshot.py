@@ -48,6 +48,8 @@ class RunSnapshot:
         submission: the submission watched, or the run's last one.
         submission_gone: whether its process has certainly ended, or will never start.
         submission_started: whether its process has come up.
+        submission_beat: the last beat of a process that only its beats can show to be alive, since
+            it is on another machine or in another container; 0 for any other one.
         submission_lost: whether a wait for its driver has timed out.
         handle: its run on a cluster; None while unknown, and if no cluster can be asked about it.
         launch: the launcher's last answer about that run; None before the first question.
@@ -68,6 +70,7 @@ class RunSnapshot:
     submission_gone: bool = False
     progress: ProgressRecord | None = None
     submission_started: bool = True
+    submission_beat: int = 0
     submission_lost: bool = False
     handle: Handle | None = None
     launch: LaunchStatus | None = None
@@ -216,6 +219,9 @@ def _read_submission(run: RunDirectory, submission: SubmissionRecord) -> dict[st
         "submission_gone": is_gone or is_given,
         "submission_started": launch is not None
         or (process is not None and not process.is_revoked),
+        "submission_beat": process.beat
+        if process is not None and process.identity.is_of_other_processes()
+        else 0,
         "submission_lost": end is not None and end.waited_s is not None,
         "handle": launch.handle() if launch is not None else None,
         "launch": answered.status() if launch is not None and answered is not None else None,

@@ -393,7 +393,9 @@ def _left_by_an_outage(mine: SavepointClaimRecord) -> Iterator[None]:
 def check_claimable(location: Storage, names: Collection[str]) -> None:
     """Refuse a folder, without a savepoint, that has more than a dead claimant's leftovers."""
     claims = claim_names(names)
-    if claims and not set(names) - {*claims, "queries"}:
+    # A reader is dead, or gives up where there is no savepoint.
+    names = {*names} - {*_reader_names(names)}
+    if claims and not names - {*claims, "queries"}:
         before = last_claim(location)
         was_removed = before is not None and before.purpose == REMOVE and "queries" in names
         if not was_removed or local_path_of(location.url) is not None:

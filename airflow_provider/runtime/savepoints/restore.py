@@ -329,8 +329,12 @@ def _retire(directory: JobDirectory, name: str, plan: RestorePlan, clock: Clock)
     if plan.keep_outputs:  # also what was written under earlier ids, and was not reverted
         for query_id in sorted({*query_ids(storage), query["replaces"]}):
             EpochRecords(storage, query_id).put_reverted(query["stays"] + 1, at, stays=True)
-    elif EpochRecords(storage, query["replaces"]).find().reverted_from is None:
-        EpochRecords(storage, query["replaces"]).put_reverted(query["batch"] + 1, at)
+        return
+    records = EpochRecords(storage, query["replaces"])
+    found = records.find()
+    # What a reset has left stays, also if it was cut short and this restore took its place.
+    if found.reverted_from is None and not found.is_abandoned:
+        records.put_reverted(query["batch"] + 1, at)
 
 
 def _location_of(directory: JobDirectory, name: str, operation: OperationRecord) -> Storage:

@@ -83,3 +83,13 @@ gated("held_by_a_worker", deferrable=False, retries=2)
 gated("held_by_the_triggerer", retries=2, end_from_trigger=True)
 gated("cleared")
 gated("marked")
+for victim in ("killed_pod", "deleted_pod", "killed_task", "killed_driver", "starting_pod"):
+    gated(victim, retries=3)
+for worker_dies, how in {
+    "celery_killed_while_deferred": {},
+    "celery_killed_while_it_waits": {"deferrable": False},
+    "celery_container_lost": {"driver_outlives_task": False},
+    "celery_shut_down_while_deferred": {},
+    "celery_shut_down_while_it_waits": {"driver_outlives_task": False},
+}.items():
+    gated(worker_dies, retries=2, **how)

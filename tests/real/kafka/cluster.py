@@ -6,7 +6,6 @@ import base64
 import contextlib
 import functools
 import os
-import socket
 import subprocess
 import time
 import uuid
@@ -19,27 +18,22 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.real.fetching import jars_of
+from tests.real.ports import free_ports
 
 HERE = Path(__file__).parent
 START_S = 60.0
 VERSIONS = ("4.4.0", "3.9.1")
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 class Broker:
     """One broker, which is a controller, too."""
 
-    def __init__(self, number: int, folder: Path, classpath: str, port: int) -> None:
-        self.number, self.port = number, port
+    def __init__(
+        self, number: int, folder: Path, classpath: str, port: int, controller: int
+    ) -> None:
+        self.number = number
         self.address = f"127.0.0.1:{port}"
+        self.controller = f"127.0.0.1:{controller}"
         self._folder, self._classpath = folder, classpath
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -84,18 +78,42 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, *, version: str = VERSIONS[0], brokers: int = 1) -> None:
-        classpath = ":".join(map(str, jars_of(HERE / "pom.xml", kafka=version)))
+        self._classpath = ":".join(map(str, jars_of(HERE / "pom.xml", kafka=version)))
+        self._version = version
         ports = free_ports(2 * brokers)
         numbers = range(1, brokers + 1)
         self.brokers = [
-            Broker(number, folder / str(number), classpath, port)
-            for number, port in zip(numbers, ports, strict=False)
+            Broker(number, folder / str(number), self._classpath, port, controller)
+            for number, port, controller in zip(
+                numbers, ports[:brokers], ports[brokers:], strict=True
+            )
         ]
-        controllers = ports[brokers:]
-        voters = ",".join(f"{n}@127.0.0.1:{p}" for n, p in zip(numbers, controllers, strict=True))
+        voters = ",".join(f"{each.number}@{each.controller}" for each in self.brokers)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        for broker, controller in zip(self.brokers, controllers, strict=True):
-            broker.format(cluster, _settings_of(broker, folder, controller, voters, brokers))
+        for broker in self.brokers:
+            settings = _settings_of(broker, folder, voters, brokers)
+            broker.format(cluster, {**settings, **self.more_settings(broker)})
+
+    def more_settings(self, broker: Broker) -> dict[str, str]:
+        """Return what this kind of cluster sets beside and instead of the others' settings."""
+        del broker
+        return {}
+
+    def limit_consumers(self, bytes_per_s: int) -> None:
+        """Let a broker give each client no more than so much; at once for all that connect later."""
+        home = "kafka.admin" if self._version.startswith("3.") else "org.apache.kafka.tools"
+        tool = [f"{home}.ConfigCommand", "--bootstrap-server", self.servers, "--alter"]
+        quota = ["--entity-type", "clients", "--entity-default", "--add-config"]
+        command = [
+            "java",
+            "-cp",
+            self._classpath,
+            *tool,
+            *quota,
+            f"consumer_byte_rate={bytes_per_s}",
+        ]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert 0 == done.returncode, done.stdout + done.stderr
 
     @property
     def servers(self) -> str:
@@ -157,17 +175,15 @@ class Cluster:
             broker.kill()
 
 
-def _settings_of(
-    broker: Broker, folder: Path, controller: int, voters: str, brokers: int
-) -> dict[str, str]:
+def _settings_of(broker: Broker, folder: Path, voters: str, brokers: int) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": str(broker.number),
         "controller.quorum.voters": voters,
-        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{broker.controller}",
         "advertised.listeners": f"PLAINTEXT://{broker.address}",
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": ("CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(folder / str(broker.number) / "data"),
         "offsets.topic.replication.factor": str(brokers),
         "offsets.topic.num.partitions": "1",

@@ -1,0 +1,1 @@
+from tests.airflow.namespace_executor import *
