@@ -59,6 +59,7 @@ def test_bytes_that_no_datanode_has_are_an_outage(message):
     """Hadoop calls it a plain IOException, which is also what a mistake is; its text tells them."""
     assert isinstance(explain(403, said("IOException", message), WHERE), ConnectionError)
     mistake = explain(403, said("IOException", "rename destination directory is not empty"), WHERE)
+    assert isinstance(mistake, OSError)
     assert errno.EIO == mistake.errno
     assert not isinstance(mistake, ConnectionError)
 

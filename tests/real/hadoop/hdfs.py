@@ -36,8 +36,8 @@ class Hdfs:
             {"fs.defaultFS": self.spark_url, "hadoop.tmp.dir": str(folder / "tmp")},
         )
         write_site(self.conf / "hdfs-site.xml", self._settings(datanode))
-        where = {"conf": self.conf, "work": folder, "version": version, "heap": "256m"}
-        self.namenode, self.datanode = Daemon(NAMENODE, **where), Daemon(DATANODE, **where)
+        self.namenode = Daemon(NAMENODE, self.conf, folder, version=version, heap="256m")
+        self.datanode = Daemon(DATANODE, self.conf, folder, version=version, heap="256m")
 
     def _settings(self, ports: list[int]) -> dict[str, str]:
         data, web, ipc = (f"127.0.0.1:{port}" for port in ports)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,7 +62,7 @@ class TestRealHdfs(SharedStorageContract):
     racing_processes = 4
 
     @pytest.fixture
-    def storage(self, hdfs: Hdfs) -> Iterator[Storage]:
+    def storage(self, hdfs: Hdfs) -> Storage:
         return open_storage(f"{hdfs.url}/contract/{uuid.uuid4().hex}")
 
     def test_trees(self, storage: Storage) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pyspark
 
 from tests.jvm import QUICK
-from tests.real.hadoop.daemons import Daemon, ask_json, await_that, run_tool, write_site
+from tests.real.hadoop.daemons import ANSWER_S, Daemon, ask_json, await_that, run_tool, write_site
 from tests.real.hadoop.hdfs import Hdfs
 from tests.real.ports import free_ports
 
@@ -25,6 +26,7 @@ EXPIRY_MS = 8000
 LOOPBACK = "127.0.0.1"
 QUEUES = "yarn.scheduler.capacity.root"
 FULL = "full"
+ENDED = frozenset({"FINISHED", "FAILED", "KILLED"})
 
 
 class Yarn:
@@ -46,8 +48,9 @@ class Yarn:
         settings = {**self._manager(web, manager), **self._node_manager()}
         write_site(self.conf / "yarn-site.xml", settings)
         self.set_room(1)
-        where = {"conf": self.conf, "work": folder, "version": self.version, "heap": "256m"}
-        self.manager, self.node = Daemon(RESOURCEMANAGER, **where), Daemon(NODEMANAGER, **where)
+        version = self.version
+        self.manager = Daemon(RESOURCEMANAGER, self.conf, folder, version=version, heap="256m")
+        self.node = Daemon(NODEMANAGER, self.conf, folder, version=version, heap="256m")
 
     def _manager(self, web: int, ports: list[int]) -> dict[str, str]:
         prefix = "yarn.resourcemanager"
@@ -155,8 +158,20 @@ class Yarn:
                     found.append(process)
         return found
 
+    def end_applications(self) -> None:
+        """Kill every application that has not ended."""
+        for app in self.apps():
+            if app["state"] not in ENDED:
+                url = f"{self.url}/ws/v1/cluster/apps/{app['id']}/state"
+                httpx.put(url, json={"state": "KILLED"}, timeout=ANSWER_S, trust_env=False)
+
+        def have_ended() -> bool:
+            return all(app["state"] in ENDED for app in self.apps()) and not self.masters()
+
+        await_that("no application is left", have_ended)
+
     def heal(self) -> None:
-        """Start whatever a test has killed, and end every application."""
+        """Start whatever a test has killed."""
         for daemon in (self.manager, self.node):
             if not daemon.is_alive:
                 daemon.start()
