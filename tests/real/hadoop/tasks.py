@@ -57,7 +57,10 @@ class Task:
             job=ENTRY,
             job_dir=self.job_dir,
             conn_id=CONNECTION,
-            params={each: str(root / each) for each in ("input", "output", "gate")},
+            params={
+                "input": f"file://{root}/input",  # a path alone is one in HDFS, to Spark
+                **{each: str(root / each) for each in ("output", "gate")},
+            },
             **self._arguments,
         )
         return self._pool.submit(self._try, self._operator)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(600)]
 
 TASK = "count"
 ENDS = ("success", "failed")
-KILLED, CLEARED = "clustered_driver", "clustered_host"
+KILLED, MARKED = "clustered_driver", "clustered_host"
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +79,8 @@ def test_a_killed_application_master_is_replaced_by_the_next_try(
 
 def test_a_task_that_is_marked_failed_ends_its_application(airflow: Airflow, yarn: Yarn) -> None:
     """Airflow's user ends what runs on YARN."""
-    _, run_id = begin(airflow, CLEARED)
-    path = f"/dags/{CLEARED}/dagRuns/{run_id}/taskInstances/{TASK}"
-    airflow.call("PATCH", path, new_state="failed")
+    _, run_id = begin(airflow, MARKED)
+    airflow.mark(MARKED, run_id, TASK, "failed")
 
     ended = ("FINISHED", "FAILED", "KILLED")
     wait_for("the application has ended", lambda: yarn.app()["state"] in ended, within=120)

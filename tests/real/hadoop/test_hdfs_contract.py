@@ -95,6 +95,7 @@ class TestRealHdfs(SharedStorageContract):
         assert ["d"] == storage.list("")
 
     def test_a_name_that_hdfs_cannot_have(self, storage: Storage) -> None:
+        """It is refused before HDFS is asked."""
         with pytest.raises(ConfigError, match="HDFS has no name 'a:b'"):
             storage.put("d/a:b", b"1")
 

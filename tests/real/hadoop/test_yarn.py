@@ -52,7 +52,11 @@ def test_a_run_ends_with_its_final_checkpoint(
 ) -> None:
     """Its application has the tag, and has succeeded; the job directory is in HDFS."""
     hdfs = connected.hdfs
-    job = task(mode, env_vars={"SPARK_STREAM_HDFS": hdfs.spark_url})
+    name = "SPARK_STREAM_HDFS"
+    own = {f"spark.yarn.appMasterEnv.{name}": hdfs.spark_url}
+    job = task(
+        mode, **({"conf": own} if mode == "cluster" else {"env_vars": {name: hdfs.spark_url}})
+    )
     job.job_dir = f"{hdfs.url}/jobs/whole-{mode}"
     job.gated.open_gate()
     result = job.begin().result()
