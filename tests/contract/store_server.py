@@ -43,7 +43,8 @@ class Recorder:
     A fault is ``{"kind", "times", "methods", "query"}``, the last a part of the request's query:
     ``conflict``, ``denied``, ``throttled`` and ``unavailable`` answer instead of the app, ``lost``
     lets the app work and drops the answer, ``cut`` lets it take half of the bytes and drops the answer, ``short``
-    answers half of the bytes, ``careless`` takes the condition away from the request.
+    answers half of the bytes, ``careless`` takes the condition away from the request, ``no datanode``
+    lets a namenode have none.
     """
 
     def __init__(self, app) -> None:
@@ -89,6 +90,8 @@ class Recorder:
                 environ["QUERY_STRING"] = environ["QUERY_STRING"].replace(condition, none)
         if fault == "cut":
             environ["storage.cut"] = True
+        if fault == "no datanode":
+            environ["storage.no_datanode"] = True
         environ = {key: value for key, value in environ.items() if key != "werkzeug.request"}
         answered = Response.from_app(self.app, environ, buffered=True)
         if fault == "short":
