@@ -96,10 +96,15 @@ COMPONENTS: Final = (
         "standalone cluster", "a real master and worker", Status.TESTED, masters=("spark://",)
     ),
     Component(
-        "YARN, HDFS",
-        "stand-ins of this project",
-        Status.EXPERIMENTAL,
+        "HDFS",
+        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; no Kerberos",
+        Status.TESTED,
         schemes=("webhdfs",),
+    ),
+    Component(
+        "YARN",
+        "Apache Hadoop 3.5.0, application master, containers and both managers killed; no Kerberos",
+        Status.TESTED,
         masters=("yarn",),
     ),
     Component(
