@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 import uuid
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 

@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 import pyspark
+import requests
 
 from tests.extensions.iceberg.iceberg_support import catalog_of
 from tests.real.fetching import jars_of
@@ -92,9 +92,8 @@ class RestServer(CatalogServer):
         return ["-cp", jars, str(HERE / "RestCatalog.java"), str(self.port), *places]
 
     def is_up(self) -> bool:
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(f"{self.properties['uri']}/v1/config", timeout=5).close()
-            return True
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.properties['uri']}/v1/config", timeout=5).ok
         return False
 
 
@@ -106,6 +105,7 @@ class Metastore(CatalogServer):
         self._settings = {
             "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder}/db;create=true",
             "datanucleus.schema.autoCreateAll": "true",
+            "datanucleus.connectionPoolingType": "none",
             "hive.metastore.schema.verification": "false",
             "hive.metastore.warehouse.dir": f"file:{self.warehouse}",
             **(settings or {}),
