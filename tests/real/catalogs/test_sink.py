@@ -21,6 +21,7 @@ _NOT_HERE = {
     "test_a_catalog_that_does_not_answer_is_no_mistake",  # the same
     "test_a_catalog_by_its_name",  # sets a warehouse
     "test_a_ledger_survives_its_property",  # no catalog
+    "test_a_ledger_that_was_changed_is_one_error",  # a value that is too long for Derby
 }
 globals().update(
     {
