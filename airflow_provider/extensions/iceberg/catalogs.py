@@ -132,7 +132,8 @@ def errors_without_secrets(
             text = f"{file} cannot be read: {text}"
         if isinstance(error, _UNFORESEEN):  # what a job would be blamed for
             raise ConfigError(f"{options.name}: pyiceberg cannot read the table: {text}") from None
-        of_store = isinstance(error, OSError) and not classify(error).rule  # such as a timeout
+        is_address = isinstance(error, ValueError)  # as requests says of a wrong one
+        of_store = isinstance(error, OSError) and not is_address and not classify(error).rule
         if of_store or is_outage(error):
             raise OutageError(f"{options.name}: {text}") from None
         raise refusal_of(error, f"{options.name}: {text}") from None

@@ -6,14 +6,21 @@ import pytest
 
 from tests.extensions.iceberg import test_iceberg_table as table_tests
 from tests.extensions.iceberg.test_iceberg_source import Case, TestIcebergTable
-from tests.extensions.iceberg.test_iceberg_table import table
+from tests.extensions.iceberg.test_iceberg_table import expire, table
 
-__all__ = ["TestTableOfCatalog", "table"]
+__all__ = ["TestTableOfCatalog", "expire", "table"]
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
+_NOT_HERE = {
+    "test_tasks_travel_to_executors_without_the_catalog",  # removes SQLite's file
+}
 globals().update(
-    {name: value for name, value in vars(table_tests).items() if name.startswith("test_")}
+    {
+        name: value
+        for name, value in vars(table_tests).items()
+        if name.startswith("test_") and name not in _NOT_HERE
+    }
 )
 
 
