@@ -27,6 +27,11 @@ from werkzeug.wrappers import Request, Response
 
 PREFIX = "/webhdfs/v1"
 BLOCK = 128 * 2**20
+# As `NamenodeWebHdfsMethods` says it, and HDFS 3.4 and 3.5 did.
+NO_DATANODE = {
+    "OPEN": "No active and not excluded nodes contain this block",
+    "CREATE": "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
+}
 
 
 class RemoteError(Exception):
@@ -80,6 +85,8 @@ class App:
     def redirect(self, request: Request, path: str, operation: str) -> Response:
         if operation == "OPEN":
             self.file(path)
+        if "storage.no_datanode" in request.environ:
+            raise RemoteError("IOException", NO_DATANODE[operation])
         given = {**request.args, "namenoderpcaddress": "127.0.0.1:8020"}
         port = request.host.rpartition(":")[2]
         quoted = request.environ["RAW_URI"].partition("?")[0]

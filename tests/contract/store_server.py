@@ -1,9 +1,11 @@
 """Object stores as real HTTP servers, in a process of their own.
 
-``python -m tests.contract.store_server s3|gcs|azure|azurite|hdfs|httpfs|emr`` prints its port and
-serves until its standard input ends. S3 and EMR are moto, and Azure is Azurite for who has npm;
-Google's and Azure's stores and HDFS have no emulator that pip installs and that knows their
-conditions, so ``gcs_app``, ``azure_app`` and ``hdfs_app`` answer the documented requests.
+``python -m tests.contract.store_server STORE`` prints its port and serves until its standard input
+ends. STORE is ``s3``, ``gcs``, ``azure``, ``azurite``, ``hdfs``, ``httpfs`` or ``emr``. S3 and EMR are
+moto, and Azure is Azurite for who has npm; Google's and Azure's stores and HDFS have no emulator that
+pip installs and that knows their conditions, so ``gcs_app``, ``azure_app`` and ``hdfs_app`` answer the
+documented requests. ``s3folders`` is S3 whose folders stay, and ``forwarding`` stands before a server
+that was started elsewhere.
 
 Requests are handled one at a time, since moto looks and writes in two steps: the real store decides
 between racing writers, and only a store that does can be tested against. Azurite does, and gets them
@@ -41,7 +43,8 @@ class Recorder:
     A fault is ``{"kind", "times", "methods", "query"}``, the last a part of the request's query:
     ``conflict``, ``denied``, ``throttled`` and ``unavailable`` answer instead of the app, ``lost``
     lets the app work and drops the answer, ``cut`` lets it take half of the bytes and drops the answer, ``short``
-    answers half of the bytes, ``careless`` takes the condition away from the request.
+    answers half of the bytes, ``careless`` takes the condition away from the request, ``no datanode``
+    lets a namenode have none.
     """
 
     def __init__(self, app) -> None:
@@ -87,6 +90,8 @@ class Recorder:
                 environ["QUERY_STRING"] = environ["QUERY_STRING"].replace(condition, none)
         if fault == "cut":
             environ["storage.cut"] = True
+        if fault == "no datanode":
+            environ["storage.no_datanode"] = True
         environ = {key: value for key, value in environ.items() if key != "werkzeug.request"}
         answered = Response.from_app(self.app, environ, buffered=True)
         if fault == "short":
@@ -118,6 +123,11 @@ class _Handler(WSGIRequestHandler):
 
     def log_request(self, *_args) -> None:
         pass
+
+    def handle_expect_100(self) -> bool:
+        return (
+            True  # werkzeug says "continue", too, and a client may take a second one for the answer
+        )
 
     def make_environ(self):
         # WSGI knows no header with an underscore, which names of metadata have.

@@ -31,6 +31,7 @@ from airflow_provider.runtime.failures.conditions import WRAPPING_CONDITIONS, de
 from airflow_provider.runtime.failures.rule import Rule
 from airflow_provider.runtime.failures.rules import (
     RULES,
+    UNANSWERED,
     describe_rules,
     find_rule,
 )
@@ -494,7 +495,7 @@ CSV file: s3a://in/a.csv"""
         ("s3a://in/a.x", "java.net.SocketException: Connection reset", RECOVERABLE),
         ("s3a://in/a.x", "a.b.AWSStatus500Exception: (Service: Amazon S3; Status Code: 500)", RECOVERABLE),
         ("s3a://in/a.x", "java.io.IOException: it has ended early", RECOVERABLE),
-        ("hdfs://in/a.x", "a.b.BlockMissingException: Could not obtain block", DATA_MISSING),
+        ("hdfs://in/a.x", "a.b.BlockMissingException: Could not obtain block", RECOVERABLE),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_not_a_missing_one(address, cause, failure_class):
@@ -505,6 +506,37 @@ def test_a_file_that_cannot_be_read_is_not_a_missing_one(address, cause, failure
     error = type("SparkException", (Exception,), {})(f"{head}\n\tat a.B.c(B:1)\nCaused by: {cause}")
 
     assert failure_class is classify(error).failure_class
+
+
+REMOTE = "org.apache.hadoop.ipc.RemoteException"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            "java.io.IOException",
+            "File /job/offsets/.7.tmp could only be written to 0 of the 1 minReplication nodes. There "
+            "are 1 datanode(s) running and 1 node(s) are excluded in this operation.",
+        ),
+        (
+            "org.apache.hadoop.hdfs.server.namenode.SafeModeException",
+            "Cannot create file/job/offsets/.7.tmp. Name node is in safe mode.",
+        ),
+    ],
+)
+def test_hdfs_without_datanodes_is_an_outage_and_says_why(kind, words):
+    """What Hadoop's server has raised stands in brackets behind its client's exception."""
+    text = f"{REMOTE}({kind}): {words}\n\tat a.b.C.d(C.java:1)"
+    query = type("StreamingQueryException", (Exception,), {})(
+        f"[STREAM_FAILED] Query terminated with exception: {words}\n\nJVM stacktrace:\n{text}"
+    )
+    failure = classify(query)
+
+    assert RECOVERABLE is failure.failure_class
+    assert UNANSWERED == failure.rule
+    assert words.split(". ")[0] in failure.root_cause
+    assert [words, words] == [error.words for error in errors_in(text)]
 
 
 def test_all_of_what_is_wrong_with_a_file_is_told():

@@ -433,6 +433,37 @@ def test_a_failed_submission_is_explained_by_who_knows_more(given, clock) -> Non
     assert ("exit code 2: application_1" in by_yarn.reason, by_yarn.fatal) == (True, True)
 
 
+def test_what_yarn_said_before_the_submission_failed_is_asked_again(given, clock) -> None:
+    """
+    A real spark-submit ends within a second of its driver: the answer is as old, and has no code.
+    """
+    running = LaunchStatus(LaunchState.RUNNING, None, "application_1 RUNNING")
+    ended = LaunchStatus(LaunchState.ENDED, 2, "application_1 FINISHED exited with status 2")
+    watcher = watch(given, clock, running, ended)
+    before = watcher.assess()
+    put_exit(given, 1, "Exception: Application application_1 finished with failed status")
+    after = watcher.assess()
+
+    assert RunState.STARTING is before.run_state
+    assert (RunState.FAILED, True) == (after.run_state, after.fatal)
+    assert "exit code 2: application_1 FINISHED" in after.reason
+
+
+def test_a_driver_outlives_a_submission_that_fails(given, clock) -> None:
+    """What waited for it lost the ResourceManager: as long as YARN has the driver, it has not ended."""
+    running = LaunchStatus(LaunchState.RUNNING, None, "application_1 RUNNING")
+    ended = LaunchStatus(LaunchState.ENDED, 3, "application_1 FINISHED exited with status 3")
+    watcher = watch(given, clock, running, running, ended)
+    put_exit(given, 1, "Exception: Connection refused")
+    states = []
+    for _ in range(3):
+        states.append(watcher.assess().run_state)
+        states.append(watcher.assess().run_state)
+        clock.time += LAUNCH_S
+
+    assert [RunState.STARTING] * 4 + [RunState.FAILED] * 2 == states
+
+
 def test_a_cluster_that_cannot_be_asked_from_here_is_waited_for(given, clock) -> None:
     """Without an address a process goes by what another one was told last, and by the time."""
     watcher = watch(given, clock, LaunchStatus(LaunchState.RUNNING, None, "application_1"), None)

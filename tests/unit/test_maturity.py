@@ -27,7 +27,7 @@ def test_the_page_has_the_table():
 
 
 def test_versions_are_those_that_tests_pin():
-    """Of Spark, Kafka and SeaweedFS."""
+    """Of Spark and Kafka."""
     sparks = [version.rpartition(".")[0] for version in versions.VERSIONS]
     assert f"Spark {', '.join(sparks[:-1])} and {sparks[-1]}" in row_with("jobs")
     assert f"Kafka {' and '.join(cluster.VERSIONS)}" in row_with("Kafka")

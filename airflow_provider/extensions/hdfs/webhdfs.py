@@ -46,7 +46,24 @@ _FORBIDDING: Final = frozenset(
 )
 # The cluster is there, and will answer: it starts, or another namenode takes over.
 _PASSING: Final = frozenset(
-    {"RetriableException", "SafeModeException", "StandbyException", "ServerTooBusyException"}
+    {
+        "BlockMissingException",
+        "RetriableException",
+        "SafeModeException",
+        "ServerTooBusyException",
+        "StandbyException",
+    }
+)
+# What a namenode without the datanodes of a file, or without any, calls a plain IOException.
+_NO_DATANODE: Final = (
+    "nodes contain this block",
+    "Failed to find datanode",
+    "could only be written to",
+    "Could not obtain block",
+    "Could not get block locations",
+    "Unable to create new block",
+    "are bad. Aborting",
+    "does not have enough number of replicas",
 )
 _NO_ADDRESS: Final = frozenset(
     {"HadoopIllegalArgumentException", "IllegalArgumentException", "InvalidPathException"}
@@ -278,7 +295,7 @@ def explain(status: int, body: bytes, where: str) -> Exception:
     kind, message = said
     if kind in _FORBIDDING:
         return _forbidden(f"{kind}: {message}", where)
-    if kind in _PASSING:
+    if kind in _PASSING or any(each in message for each in _NO_DATANODE):
         return _no_answer(f"{kind}: {message}", where)
     if kind in _NO_ADDRESS:
         return ConfigError(f"{where}: HDFS does not take this path ({kind}: {message})")

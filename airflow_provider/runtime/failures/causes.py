@@ -260,7 +260,8 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 # line ("Lost task 0.0 in stage 3.0 (TID 7) (host executor 1): java.io.IOException: ...").
 _JVM_TYPE: Final = re.compile(
     r"\b(?P<name>(?:[a-z][\w$]*\.){2,}[A-Z][\w$.]*?(?:Exception|Error|Failure|Throwable))\b"
-    r"(?=(?::[ \t]*(?P<words>[^\n]*))?)"
+    # Hadoop writes what a server has raised as RemoteException(java.io.IOException): ...
+    r"(?=(?:(?:\([\w$.]+\)|\))?:[ \t]*(?P<words>[^\n]*))?)"
 )
 _FRAME: Final = re.compile(r"\s*(at \S+\(|\.\.\. \d+ more)")
 # Without its package a type is one only at the head of a line.

@@ -222,9 +222,8 @@ RULES: Final[tuple[Rule, ...]] = (
         types=_names(
             "AbsentInputError MissingInputError UnreachedEndError LostInputError "
             "FileNotFoundException FileNotFoundError NoSuchFileException NoSuchKey "
-            "NoSuchKeyException NoSuchBucketException BlockMissingException "
-            "OffsetOutOfRangeException NoOffsetForPartitionException "
-            "UnknownTopicOrPartitionException"
+            "NoSuchKeyException NoSuchBucketException OffsetOutOfRangeException "
+            "NoOffsetForPartitionException UnknownTopicOrPartitionException"
         ),
         conditions=_names(
             "FAILED_READ_FILE.FILE_NOT_EXIST KAFKA_DATA_LOSS* LOAD_DATA_PATH_NOT_EXISTS "
@@ -240,13 +239,18 @@ RULES: Final[tuple[Rule, ...]] = (
             "ConnectionError TimeoutError OutageError gaierror ConnectException SocketException "
             "SocketTimeoutException NoRouteToHostException UnknownHostException "
             "NoHttpResponseException TimeoutException RpcTimeoutException RetriableException "
-            "SQLRecoverableException SQLTransientException"
+            "SQLRecoverableException SQLTransientException "
+            # HDFS' own, which it raises while a namenode starts or datanodes are away.
+            "BlockMissingException SafeModeException StandbyException ServerTooBusyException"
         ),
         # Of clients that give no other sign: libpq under SQLAlchemy, those in Rust, and those of
-        # object stores, whose types have the number of the answer in their names, or nothing.
+        # object stores, whose types have the number of the answer in their names, or nothing. Of
+        # HDFS without datanodes: a plain IOException.
         words=(
             *("Is the server running", "error sending request", "Connection reset"),
             *("Premature end of Content-Length", "Status Code: 50", "503 Service Unavailable"),
+            *("could only be written to", "Could not get block locations", "are bad. Aborting"),
+            *("Name node is in safe mode", "does not have enough number of replicas"),
         ),
     ),
     Rule(

@@ -81,6 +81,7 @@ class RunWatcher:
         self._ask_launcher = ask
         self._launch_due = Due(clock, LAUNCH_S)
         self._launch: LaunchStatus | None = None  # the last answer
+        self._asked_after_exit = False
         self._on_cluster_since: float | None = None
         self._beats = BeatObserver(clock)
         self.run_id = run_id
@@ -154,7 +155,10 @@ class RunWatcher:
         return assessment
 
     def _after_asking(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, Assessment]:
-        """Ask the launcher if the lease leaves the state open, and decide; not at each poll."""
+        """Ask the launcher if the lease leaves the state open, and decide; not at each poll.
+
+        What it said before ``spark-submit`` ended is no news of the driver's end.
+        """
         snapshot = self._beats.judge(snapshot)
         assessment = self.decide(snapshot)
         is_open = snapshot.launch is None or not snapshot.launch.is_over
@@ -162,22 +166,31 @@ class RunWatcher:
         unclear = run_state is RunState.STARTING or run_state.has_failed
         if self._ask_launcher is None or snapshot.handle is None or not (is_open and unclear):
             return snapshot, assessment
-        if self._launch_due():
+        is_exit_new = snapshot.exit is not None and not self._asked_after_exit
+        if self._launch_due() or is_exit_new:
+            self._asked_after_exit = snapshot.exit is not None
             answer = self._ask_launcher(snapshot.handle)
             if answer is None:
                 return snapshot, assessment
-            self._launch = self._answer(_with_submission(answer, snapshot), snapshot.handle)
-            if answer.state not in _ON_CLUSTER:
-                self._on_cluster_since = None
-            elif self._on_cluster_since is None:
-                self._on_cluster_since = self._clock.monotonic()
-            if self._launch.is_over:
-                # A driver puts its final checkpoint, and why it fails, before it ends.
-                snapshot = self.poll()
+            snapshot = self._after_answer(answer, snapshot.handle, snapshot)
         if self._launch is None:
             return snapshot, assessment
         snapshot = dataclasses.replace(snapshot, launch=self._launch)
+        if self._launch.state in _ON_CLUSTER:
+            # The process that waited for the driver has failed, such as at a manager that restarts.
+            snapshot = dataclasses.replace(snapshot, exit=None)
         return snapshot, self.decide(snapshot)
+
+    def _after_answer(
+        self, answer: LaunchStatus, handle: Handle, snapshot: RunSnapshot
+    ) -> RunSnapshot:
+        self._launch = self._answer(_with_submission(answer, snapshot), handle)
+        if answer.state not in _ON_CLUSTER:
+            self._on_cluster_since = None
+        elif self._on_cluster_since is None:
+            self._on_cluster_since = self._clock.monotonic()
+        # A driver puts its final checkpoint, and why it fails, before it ends.
+        return self.poll() if self._launch.is_over else snapshot
 
     def _answer(self, answer: LaunchStatus, handle: Handle) -> LaunchStatus:
         with contextlib.suppress(OSError):  # the next watcher asks, too

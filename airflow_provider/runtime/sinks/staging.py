@@ -13,7 +13,7 @@ from airflow_provider.runtime.base.names import NUMBER
 from airflow_provider.runtime.errors import ConfigError, SinkError, SparkStreamError
 from airflow_provider.runtime.sinks.columns import refusing_folder_values, with_folder_values
 from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, remove_tree
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,7 +101,8 @@ def stage_files(
 
     Spark's files go to a new folder each time: tasks of a batch's first run on a lost executor, if
     they have the order to commit, may still write their file after the folder was removed.
-    *folder* is a path or URL that Spark and fsspec both reach; its content is removed.
+    *folder* is a path or URL that Spark and fsspec both reach; its content is removed. Spark gets
+    its whole address: it takes a path alone for one in ``fs.defaultFS``, which on YARN is HDFS.
 
     Raises:
         RefusedRowsError: a value of *partition_by* is the name of the folder without values.
@@ -112,7 +113,7 @@ def stage_files(
     count_rows, rows = _counted(with_folder_values(df, partition_by), file_format)
     writer = rows.write.format(file_format).mode("overwrite").options(**(options or {}))
     with refusing_folder_values():
-        writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(location)
+        writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(spark_url(location))
     # Spark hides what begins with "_" or "."; checksums of local files are such.
     files = [
         (f"{own}/{path}", size)

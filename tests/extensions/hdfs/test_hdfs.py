@@ -259,6 +259,21 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
             storage.put("a", b"1")
         assert clock.time < 10
 
+    def test_a_namenode_without_datanodes_is_away(self, clocked, server: StoreServer):
+        """Documents whose bytes nobody has for the moment are waited for, and never missing."""
+        storage, clock = clocked
+        storage.put("a", b"1")
+        server.disturb("no datanode", times=2, methods="GET")
+        assert b"1" == storage.read("a")
+        assert 1.5 == clock.time
+        server.disturb("no datanode", times=99, methods="GET PUT", query="op=")
+
+        with pytest.raises(ConnectionError, match="No active and not excluded nodes"):
+            storage.read("a")
+        with pytest.raises(ConnectionError, match="Failed to find datanode"):
+            storage.put_if_absent("b", b"1")
+        assert ["a"] == storage.list("")
+
     def test_nobody_listens_there(self):
         """A port at which nobody listens is a connection error, too."""
         with socket.socket() as taken:

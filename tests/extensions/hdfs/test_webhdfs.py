@@ -46,6 +46,24 @@ def test_an_exception_of_hadoop_is_one_of_python(status, kind, error, number):
     assert "\n" not in str(explained)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No active and not excluded nodes contain this block",
+        "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
+        "File /a could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s)",
+        "Could not obtain block: BP-1:blk_1_1 file=/a",
+    ],
+)
+def test_bytes_that_no_datanode_has_are_an_outage(message):
+    """Hadoop calls it a plain IOException, which is also what a mistake is; its text tells them."""
+    assert isinstance(explain(403, said("IOException", message), WHERE), ConnectionError)
+    mistake = explain(403, said("IOException", "rename destination directory is not empty"), WHERE)
+    assert isinstance(mistake, OSError)
+    assert errno.EIO == mistake.errno
+    assert not isinstance(mistake, ConnectionError)
+
+
 @pytest.mark.parametrize("kind", ["IllegalArgumentException", "InvalidPathException"])
 def test_a_path_that_hdfs_does_not_take(kind):
     """A path that HDFS cannot have is the caller's mistake."""

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import functools
 import os
-import socket
 import subprocess
 import time
 import uuid
@@ -19,19 +18,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.real.fetching import jars_of
+from tests.real.ports import free_ports
 
 HERE = Path(__file__).parent
 START_S = 60.0
 VERSIONS = ("4.4.0", "3.9.1")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class Broker:

@@ -13,7 +13,8 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from tests.real.kafka.cluster import VERSIONS, Broker, Cluster, free_ports
+from tests.real.kafka.cluster import VERSIONS, Broker, Cluster
+from tests.real.ports import free_ports
 
 _STORE_PASSWORD = "of-a-test"  # noqa: S105 - of a key that lives as long as the test
 _LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
