@@ -24,9 +24,11 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.sinks import files as files_sink
 from airflow_provider.runtime.sinks.files import FilesSink, final_name
 from airflow_provider.runtime.sinks.staging import stage_files
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.testing.job_directories import QUERY_ID
 from airflow_provider.runtime.testing.sink_bench import LosingFence
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
+from tests.present import present
 from tests.unit.support import HandStagedFiles, stage_by_hand, staging_of
 
 
@@ -455,8 +457,9 @@ class Writing:
         return lambda *_, **__: self
 
     def save(self, location):
-        Path(location, "k=1").mkdir(parents=True)
-        pq.write_table(pa.table({"a": [1]}), Path(location, "k=1", "part-0.parquet"))
+        folder = Path(present(local_path_of(location)), "k=1")
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [1]}), folder / "part-0.parquet")
 
 
 def test_staged_files_are_flushed_before_they_are_recorded(tmp_path, flushed):

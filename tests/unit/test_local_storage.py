@@ -18,6 +18,8 @@ from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.storage.file_tree import flush
 from airflow_provider.runtime.storage.local import LocalStorage, sync_folder
 from airflow_provider.runtime.storage.mounts import check_folder
+from airflow_provider.runtime.storage.open import local_path_of
+from tests.present import present
 from tests.unit.support import FakeClock, HandStagedFiles, stage_by_hand, take_lease
 
 AN_ERROR = OSError(errno.EIO, "Input/output error")
@@ -222,7 +224,7 @@ class SparkFrame:
         return self if name == "write" else lambda *_, **__: self
 
     def save(self, location: str) -> None:
-        folder = Path(location, "day=1")
+        folder = Path(present(local_path_of(location)), "day=1")
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"n": [1]}), folder / "part-00000.parquet")
 

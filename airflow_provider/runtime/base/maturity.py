@@ -84,7 +84,7 @@ COMPONENTS: Final = (
     ),
     Component(
         "`delta`, `iceberg`, `postgres`",
-        "their libraries, a real PostgreSQL, Iceberg's REST catalog 1.11.0, Hive's metastore 2.3.10",
+        "a real PostgreSQL, Iceberg's REST catalog 1.11.0, Hive's metastore 2.3.10",
         Status.TESTED,
     ),
     Component(
