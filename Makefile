@@ -105,8 +105,12 @@ soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 .PHONY: test-real
-test-real: $(INSTALLED) ## With the real systems that Maven has: fetched once, or skipped by name
-	$(BIN)/python -m pytest -m real $(or $(ARGS),tests/real)
+test-real: $(INSTALLED) ## With real systems, from Maven and the Go proxy: fetched or built once, or skipped by name
+	$(BIN)/python -m pytest -m "real and not soak" $(or $(ARGS),tests/real)
+
+.PHONY: test-real-ci
+test-real-ci: $(INSTALLED) ## A choice of it for CI, three minutes: the contract of the sink for Kafka
+	$(BIN)/python -m pytest -m "real and not soak" -n 2 -k 4.4.0 tests/real/kafka/test_sink_contract.py
 
 .PHONY: test-versions
 test-versions: $(INSTALLED) ## The same promises on each version of Spark, as a table (VERSIONS chooses, ARGS adds options)

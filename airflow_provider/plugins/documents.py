@@ -33,6 +33,7 @@ _MODULES: Final = (
     "runtime.jobdir.epoch_documents",
     "runtime.jobdir.expiry",
     "runtime.jobdir.query_records",
+    "runtime.jobdir.source_identities",
     "runtime.jobdir.identity",
     "runtime.jobdir.lease_records",
     "runtime.jobdir.pinned_settings",

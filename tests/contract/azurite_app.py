@@ -11,16 +11,14 @@ import re
 import shutil
 import subprocess
 import tempfile
-from http.client import HTTPConnection
 from pathlib import Path
 
-from werkzeug.wrappers import Request, Response
+from tests.contract.forwarding_app import OF_ONE_CONNECTION, Forwarding
 
 VERSION = "3.35.0"
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".work" / f"azurite-{VERSION}"
 PROGRAM = INSTALLED / "node_modules" / ".bin" / "azurite-blob"
-OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "host"})
 
 
 class NoAzuriteError(Exception):
@@ -56,14 +54,10 @@ def install() -> None:
             Path(folder).mkdir()  # for who removes it
 
 
-class App:
-    """Azurite, and the way to it.
+class App(Forwarding):
+    """Azurite, and the way to it."""
 
-    Attributes:
-        decides: whether racing writers may be let through at once.
-    """
-
-    decides = True
+    left_out = OF_ONE_CONNECTION | {"host"}  # which no signature covers
 
     def __init__(self) -> None:
         install()
@@ -82,7 +76,7 @@ class App:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.port = self._await_port()
+        super().__init__(self._await_port())
 
     def _await_port(self) -> int:
         assert self._process.stdout is not None
@@ -96,23 +90,3 @@ class App:
         """End it."""
         self._process.terminate()
         self._process.wait(10)
-
-    def __call__(self, environ, start_response):
-        request = Request(environ)
-        sent = environ["storage.headers"]
-        headers = {name: value for name, value in sent if name.lower() not in OF_ONE_CONNECTION}
-        # The signature covers the path as it was sent, and no host.
-        path, _, _ = environ["RAW_URI"].partition("?")
-        query = environ["QUERY_STRING"]
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            where = f"{path}?{query}" if query else path
-            connection.request(request.method, where, request.get_data(), headers)
-            answer = connection.getresponse()
-            told = [
-                pair for pair in answer.getheaders() if pair[0].lower() not in OF_ONE_CONNECTION
-            ]
-            passed_on = Response(answer.read(), answer.status, told)
-        finally:
-            connection.close()
-        return passed_on(environ, start_response)

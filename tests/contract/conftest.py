@@ -46,7 +46,7 @@ class StoreServer:
     """A store in a process of its own, and what it was asked.
 
     Args:
-        store: ``s3``, ``gcs``, ``azure``, ``azurite``, ``hdfs`` or ``httpfs``.
+        store: ``s3``, ``s3folders``, ``gcs``, ``azure``, ``azurite``, ``hdfs`` or ``httpfs``.
         url: where a job may lie in it; ``{}`` stands for its host and port.
     """
 
@@ -102,7 +102,7 @@ def _served(store: str, url: str, environment: dict[str, str]) -> Iterator[Store
     server.stop()
 
 
-def serve_s3() -> Iterator[StoreServer]:
+def serve_s3(store: str = "s3") -> Iterator[StoreServer]:
     """Yield an S3 server with a bucket; the environment meanwhile points to it."""
     environment = {
         "AWS_ACCESS_KEY_ID": "id",
@@ -111,7 +111,7 @@ def serve_s3() -> Iterator[StoreServer]:
         "AWS_ENDPOINT_URL": "{}",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    for server in _served("s3", f"s3://{BUCKET}/jobs", environment):
+    for server in _served(store, f"s3://{BUCKET}/jobs", environment):
         server.ask("PUT", f"/{BUCKET}")
         yield server
 

@@ -1,9 +1,11 @@
 """Object stores as real HTTP servers, in a process of their own.
 
-``python -m tests.contract.store_server s3|gcs|azure|azurite|hdfs|httpfs|emr`` prints its port and
-serves until its standard input ends. S3 and EMR are moto, and Azure is Azurite for who has npm;
-Google's and Azure's stores and HDFS have no emulator that pip installs and that knows their
-conditions, so ``gcs_app``, ``azure_app`` and ``hdfs_app`` answer the documented requests.
+``python -m tests.contract.store_server STORE`` prints its port and serves until its standard input
+ends. STORE is ``s3``, ``gcs``, ``azure``, ``azurite``, ``hdfs``, ``httpfs`` or ``emr``. S3 and EMR are
+moto, and Azure is Azurite for who has npm; Google's and Azure's stores and HDFS have no emulator that
+pip installs and that knows their conditions, so ``gcs_app``, ``azure_app`` and ``hdfs_app`` answer the
+documented requests. ``s3folders`` is S3 whose folders stay, and ``forwarding`` stands before a server
+that was started elsewhere.
 
 Requests are handled one at a time, since moto looks and writes in two steps: the real store decides
 between racing writers, and only a store that does can be tested against. Azurite does, and gets them
@@ -121,6 +123,11 @@ class _Handler(WSGIRequestHandler):
 
     def log_request(self, *_args) -> None:
         pass
+
+    def handle_expect_100(self) -> bool:
+        return (
+            True  # werkzeug says "continue", too, and a client may take a second one for the answer
+        )
 
     def make_environ(self):
         # WSGI knows no header with an underscore, which names of metadata have.

@@ -20,11 +20,16 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import last_token
 from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
-from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_tree
+from airflow_provider.runtime.storage.file_tree import (
+    files_under,
+    folders_in,
+    remove_if_empty,
+    remove_tree,
+)
 from airflow_provider.runtime.storage.objects import ObjectStorage
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.testing.storages import SharedStorageContract
-from tests.contract.conftest import BUCKET, StoreServer
+from airflow_provider.runtime.testing.storages import SharedStorageContract, StorageContract
+from tests.contract.conftest import BUCKET, StoreServer, serve_s3
 from tests.pipes import stdin_of, stdout_of
 from tests.unit.support import FakeClock, take_lease
 
@@ -343,6 +348,46 @@ class TestS3Storage(DriversContract, ObjectStoreContract):
 
         with pytest.raises(PermissionError, match="NoCredentialsError"):
             ObjectStorage(bucket, "job", f"s3://{BUCKET}").put("a", b"1")
+
+
+@pytest.fixture(scope="class")
+def folders_stay() -> Iterator[StoreServer]:
+    yield from serve_s3("s3folders")
+
+
+class TestS3WithFolders(StorageContract):
+    """A store with S3's protocol that goes on listing the names of empty folders."""
+
+    @pytest.fixture
+    def storage(self, folders_stay: StoreServer) -> Storage:
+        return open_storage(f"{folders_stay.url}/{uuid.uuid4().hex}")
+
+    def test_a_removed_tree_is_listed_no_more(self, storage: Storage, folders_stay: StoreServer):
+        """Its folders go with what was in them, by the same request; one that is empty goes, too."""
+        for path in ("d/a", "d/b/c/x", "d/b/y", "empty/x", "other/x"):
+            storage.put(path, b"1")
+        storage.delete("empty/x")
+        assert storage.exists("empty")
+        folders_stay.requests()
+
+        storage.delete("d")
+        storage.delete("empty")
+
+        assert ["GET", "GET", "POST"] * 2 == [each["method"] for each in folders_stay.requests()]
+        assert ["other"] == storage.list("")
+
+    def test_a_folder_is_removed_if_it_is_empty(self, storage: Storage):
+        """Of a folder with an object nothing is removed, and one that is not there is no error."""
+        for path in ("full/x", "full/mark/", "empty/x", "empty/y"):
+            storage.put(path, b"1")
+        storage.delete_all(["empty/x", "empty/y"])
+        assert ["empty", "full"] == storage.list("")
+
+        for name in ("full", "empty", "none"):
+            remove_if_empty(f"{storage.url}/{name}")
+
+        assert ["full"] == storage.list("")
+        assert ["mark", "x"] == storage.list("full")
 
 
 class _Beating(FakeClock):

@@ -134,6 +134,7 @@ class Drivers:
         pairs = {"input": self._location.input, "output": self._location.output, **params}
         conf = {
             **CONF,
+            **self._location.conf,
             "spark.driver.extraJavaOptions": jvm_options(),
         }
         return [

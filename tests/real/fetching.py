@@ -1,6 +1,6 @@
 """Fetches what the real counterparts are made of, once, into ``.work``; else the tests are skipped.
 
-A pom beside the tests pins the versions. Nothing that was fetched is committed.
+A pom or a ``go.mod`` beside the tests pins the versions. Nothing that was fetched is committed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from scripts import versions
 
 WORK = Path(__file__).resolve().parents[2] / ".work" / "real"
 FETCH_S = 600.0
+BUILD_S = 1500.0  # a large program of Go on two cores
 
 
 def jars_of(pom: Path, **properties: str) -> list[Path]:
@@ -25,8 +27,44 @@ def jars_of(pom: Path, **properties: str) -> list[Path]:
     *properties* of the pom have other values, such as another version.
     """
     options = [f"-D{name}={value}" for name, value in sorted(properties.items())]
-    digest = hashlib.sha256(pom.read_bytes() + " ".join(options).encode()).hexdigest()
-    name = f"{pom.parent.name}-{digest[:12]}"
+
+    def copy(folder: Path) -> None:
+        command = ["mvn", "-q", "-B", "-f", str(pom), *options, "dependency:copy-dependencies"]
+        _run(pom.parent.name, [*command, f"-DoutputDirectory={folder}"], seconds=FETCH_S)
+
+    return sorted(_made(pom, " ".join(options), copy).glob("*.jar"))
+
+
+def program_of(module: Path, package: str) -> Path:
+    """Return a program of Go, built from a package of a ``go.mod``'s requirements.
+
+    Without Go or its registry the test is skipped.
+    """
+
+    def build(folder: Path) -> None:
+        folder.mkdir()
+        shutil.copy(module, folder / "go.mod")
+        # The file names what is required directly; Go adds the rest to its copy.
+        command = [
+            "go",
+            "build",
+            "-C",
+            str(folder),
+            "-mod=mod",
+            "-trimpath",
+            "-ldflags=-s -w",
+            "-o",
+            "program",
+        ]
+        _run(module.parent.name, [*command, package], seconds=BUILD_S)
+
+    return _made(module, package, build) / "program"
+
+
+def _made(recipe: Path, more: str, make: Callable[[Path], None]) -> Path:
+    """Return the folder that was made by a recipe, once for each content of it."""
+    digest = hashlib.sha256(recipe.read_bytes() + more.encode()).hexdigest()
+    name = f"{recipe.parent.name}-{digest[:12]}"
     folder = WORK / name
     WORK.mkdir(parents=True, exist_ok=True)
     with (WORK / f"{name}.lock").open("w") as lock:
@@ -34,29 +72,25 @@ def jars_of(pom: Path, **properties: str) -> list[Path]:
         if not folder.is_dir():
             unfinished = WORK / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            _copy_dependencies(pom, unfinished, options)
+            make(unfinished)
             unfinished.replace(folder)
-    return sorted(folder.glob("*.jar"))
+    return folder
 
 
-def _copy_dependencies(pom: Path, folder: Path, options: list[str]) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip(f"{pom.parent.name}: no Maven here")
-    command = [maven, "-q", "-B", "-f", str(pom), *options, "dependency:copy-dependencies"]
+def _run(what: str, command: Sequence[str], *, seconds: float) -> None:
+    tool = shutil.which(command[0])
+    if tool is None:
+        pytest.skip(f"{what}: no {command[0]} here")
     try:
         done = subprocess.run(
-            [*command, f"-DoutputDirectory={folder}"],
-            capture_output=True,
-            text=True,
-            timeout=FETCH_S,
-            check=False,
+            [tool, *command[1:]], capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.skip(f"{pom.parent.name}: Maven has fetched nothing in {FETCH_S:.0f} s")
+        pytest.skip(f"{what}: {command[0]} has not fetched it in {seconds:.0f} s")
     if done.returncode != 0:
-        why = next((line for line in done.stdout.splitlines() if "ERROR" in line), "")
-        pytest.skip(f"{pom.parent.name}: Maven cannot fetch it: {why[:300]}")
+        lines = (done.stdout + done.stderr).splitlines()
+        why = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "")
+        pytest.skip(f"{what}: {command[0]} cannot fetch it: {why[:300]}")
 
 
 def pyspark_of(version: str) -> Path:

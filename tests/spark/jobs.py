@@ -676,9 +676,9 @@ def no_state(ctx: JobContext) -> None:
 def two_queries(ctx: JobContext) -> None:
     """Write windows and the rows themselves, each by a query of its own."""
     df = events(ctx)
-    output = Path(ctx.params["output"])
-    ctx.write("windows", tumbling(df, "k"), to=files(str(output / "windows")))
-    ctx.write("rows", rows_of(df), to=files(str(output / "rows")))
+    output = ctx.params["output"]
+    ctx.write("windows", tumbling(df, "k"), to=files(f"{output}/windows"))
+    ctx.write("rows", rows_of(df), to=files(f"{output}/rows"))
 
 
 def two_sinks(ctx: JobContext) -> None:

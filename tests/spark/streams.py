@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import fsspec
 import pytest
 
 from airflow_provider.runtime.base import failpoints
@@ -95,6 +96,11 @@ class Location:
     root: Path
 
     @property
+    def conf(self) -> Mapping[str, str]:
+        """Return the settings of Spark's with which it reaches them."""
+        return {}
+
+    @property
     def job_dir(self) -> Path:
         return self.root / "job"
 
@@ -112,7 +118,12 @@ class Location:
 
     def checkpoint(self, query: str = "out") -> Path:
         """Return the checkpoint that counts now."""
-        return Path(JobDirectory(open_storage(str(self.job_dir))).checkpoint(query).url)
+        found = JobDirectory(open_storage(str(self.job_dir))).checkpoint(query).url
+        return type(self.job_dir)(found)
+
+    def left_of_staging(self, folder: Any) -> list[Any]:
+        """Return what sinks have left beside the outputs in a folder."""
+        return list(folder.glob(".*.staging"))
 
     def ask(self, job: str, **asked: Any) -> RunSpec:
         """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway.
@@ -164,11 +175,13 @@ def run_in(
 def read_with_pandas(folder: Path) -> Rows:
     import pandas as pd  # here: half a second for all tests that read no result
 
-    return plain(pd.read_parquet(folder).itertuples(index=False))
+    return plain(pd.read_parquet(str(folder)).itertuples(index=False))
 
 
 def read_with_duckdb(pattern: Path | str) -> Rows:
     with duckdb.connect() as connection:
+        if "://" in str(pattern):
+            connection.register_filesystem(fsspec.filesystem(str(pattern).partition(":")[0]))
         return plain(connection.execute("FROM read_parquet(?)", [str(pattern)]).fetchall())
 
 

@@ -12,6 +12,7 @@ from airflow_provider.runtime.api.sources import (
     BoundedSource,
     CountedSource,
     EndingSource,
+    IdentifiedSource,
     LossySource,
     ObservedSource,
     OrderedSource,
@@ -121,9 +122,13 @@ def test_each_name_leads_to_an_object(table, name):
 
 CAPABILITIES = {
     "delta": (EndingSource, OrderedSource, ObservedSource),
-    "kafka": (EndingSource, TimedSource, TypedSource, SizedSource, BoundedSource, ObservedSource),
+    "kafka": (
+        *(EndingSource, TimedSource, TypedSource, SizedSource, BoundedSource, ObservedSource),
+        IdentifiedSource,
+    ),
     "spark-stream-kafka": (
         *(EndingSource, TimedSource, TypedSource, SizedSource, BoundedSource, ObservedSource),
+        IdentifiedSource,
         LossySource,  # losses of Spark's connector are Spark's
     ),
 }
@@ -135,7 +140,7 @@ def test_known_sources_implement_the_protocol(name):
     source: object = extensions.load_known(extensions.SOURCES, name)(name)
     every: set[Any] = {
         *(EndingSource, OrderedSource, TimedSource, SizedSource, BoundedSource),
-        *(ObservedSource, LossySource, TypedSource, CountedSource, SameInBatch),
+        *(ObservedSource, LossySource, TypedSource, CountedSource, SameInBatch, IdentifiedSource),
     }
 
     assert isinstance(source, Source)

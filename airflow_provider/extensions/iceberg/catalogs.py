@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.extensions.iceberg.outages import is_outage
 from airflow_provider.runtime.api.errors import (
     AbsentInputError,
     ConfigError,
@@ -131,7 +132,9 @@ def errors_without_secrets(
             text = f"{file} cannot be read: {text}"
         if isinstance(error, _UNFORESEEN):  # what a job would be blamed for
             raise ConfigError(f"{options.name}: pyiceberg cannot read the table: {text}") from None
-        if isinstance(error, OSError) and not classify(error).rule:  # of a store, such as a timeout
+        is_address = isinstance(error, ValueError)  # as requests says of a wrong one
+        of_store = isinstance(error, OSError) and not is_address and not classify(error).rule
+        if of_store or is_outage(error):
             raise OutageError(f"{options.name}: {text}") from None
         raise refusal_of(error, f"{options.name}: {text}") from None
 

@@ -9,11 +9,13 @@ lives. A committer that was overtaken fails the swap, reads the table again, and
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg import tables
+from airflow_provider.extensions.iceberg.hive_swap import compare_and_swap
 from airflow_provider.extensions.iceberg.ledger import (
     Ledger,
     facts_of_epoch,
@@ -21,6 +23,7 @@ from airflow_provider.extensions.iceberg.ledger import (
     marked,
     published_token,
 )
+from airflow_provider.extensions.iceberg.outages import is_outage
 from airflow_provider.extensions.iceberg.schema import (
     as_staged,
     check_fits,
@@ -30,6 +33,7 @@ from airflow_provider.extensions.iceberg.schema import (
 )
 from airflow_provider.runtime.api.errors import (
     ConfigError,
+    OutageError,
     RevertError,
     SinkError,
     SparkStreamError,
@@ -73,8 +77,11 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
+log = logging.getLogger(__name__)
+
 # Other writers may win for this long before a start is failed.
 _LOST: Final = RetryPolicy(first_s=0.02, longest_s=2.0, for_s=300.0, jitter=0.5)
+_AWAY: Final = RetryPolicy(first_s=0.2, longest_s=5.0, for_s=60.0, jitter=0.5)  # the catalog
 _LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
 
 
@@ -162,6 +169,8 @@ class IcebergSink:
             raise
         except Exception as error:  # each catalog has errors of its own
             msg = f"{self.name}: the catalog cannot be reached: {error}"
+            if is_outage(error):
+                raise OutageError(msg) from error
             raise refusal_of(error, msg) from error
         if not exists:
             raise ConfigError(
@@ -297,8 +306,8 @@ class IcebergSink:
     def _until_settled(self, attempt: Callable[[Table], None], committable: Committable) -> None:
         """Retry *attempt* on the latest table version until no other writer wins the commit.
 
-        Also if it is not known whether a commit happened: the next look finds it, or the next
-        commit makes the one on its way fail.
+        Also while the catalog is away, and if it is not known whether a commit happened: the next
+        look finds it, or the next commit makes the one on its way fail.
         """
         from pyiceberg import exceptions as iceberg_errors
 
@@ -307,16 +316,22 @@ class IcebergSink:
             iceberg_errors.CommitStateUnknownException,
             iceberg_errors.WaitingForLockException,
         )
-        retries = Retries(_LOST, self._clock)
+        races, outages = Retries(_LOST, self._clock), Retries(_AWAY, self._clock)
         with self._errors():
             while True:
                 try:
-                    attempt(self._load_same(committable))
-                except lost:
+                    return attempt(self._load_same(committable))
+                except Exception as error:
+                    if isinstance(error, lost):
+                        retries = races
+                        outages.succeeded()
+                    elif isinstance(error, SparkStreamError) or not is_outage(error):
+                        raise
+                    else:
+                        log.warning("%s: the catalog is away: %s; trying again", self.name, error)
+                        retries = outages
                     if not retries.failed():
                         raise
-                else:
-                    return
                 retries.pause()
 
     def _load_same(self, committable: Committable) -> Table:
@@ -452,7 +467,8 @@ class IcebergSink:
                 properties = {"name": named} if isinstance(named, str) else dict(named)
                 # Opening a catalog must not write: its tables are made by its owner.
                 properties.setdefault("init_catalog_tables", "false")
-                self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+                name = properties.pop("name", "default")
+                self._catalog = compare_and_swap(load_catalog(name, **properties))
             return self._catalog
 
     def _found(self) -> Table | None:

@@ -115,6 +115,15 @@ class Connection:
             self._found, self._found_at = self._find(), now
         return self._found
 
+    def cluster(self) -> Any:
+        """Return what the brokers say of themselves, and of one topic if there is one."""
+        options = self._options
+        names = options.topics or tuple(p.topic for p in options.assigned)
+        wanted = {"topic": names[0]} if names else {}
+        return self.answer(
+            "brokers", lambda wait_s: self.consumer.list_topics(timeout=wait_s, **wanted)
+        )
+
     def _find(self) -> Found:
         options = self._options
         if options.pattern is not None:

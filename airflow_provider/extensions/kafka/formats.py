@@ -23,7 +23,7 @@ from airflow_provider.runtime.api.kit.spark import own_package
 from airflow_provider.runtime.api.sources import Location, Loss
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -37,6 +37,8 @@ _ASKED: Final = {
     option.lower(): option
     for option in ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign")
 }
+_PROTOCOL: Final = "kafka.security.protocol"
+_PLAIN: Final = "PLAINTEXT"
 _OURS: Final = Range.__module__.encode()
 _LIMITS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger"})
 FIRST_ROWS_PER_S: Final = 2_000
@@ -97,6 +99,30 @@ class _KafkaSource(SparkSource):
             raise type(error)(
                 f"source {name!r} ({self.kind}): ends={moment.isoformat()}: {error}"
             ) from error
+
+    def identities(self, name: str) -> dict[str, str]:
+        """Return the ids of the topics; none without the client, or from brokers without ids."""
+        if not _has_client():
+            return {}
+        from airflow_provider.extensions.kafka.topic_ids import topic_ids
+
+        try:
+            return topic_ids(self._asked())
+        except SparkStreamError as error:
+            raise type(error)(f"source {name!r} ({self.kind}): {error}") from error
+
+    def _asked(self) -> Mapping[str, str]:
+        """Return the options with which this package's client asks the brokers."""
+        return self.options
+
+    def why_not_continue(self, name: str, before: str, now: str) -> str | None:
+        if goes_on_after_loss(self.options):
+            return None
+        return (
+            f"topic {name!r} was deleted and made again: its id was {before} when the query read "
+            f"it, and is {now} now, so other messages are at the query's offsets. If they are the "
+            "same, as in a mirror, run once with failOnDataLoss=false, which continues there"
+        )
 
     def completed(self) -> Self:
         """Return the source with its defaults, and without a schema that is of its records."""
@@ -193,13 +219,25 @@ class SparksKafka(_KafkaSource):
         """
         from airflow_provider.extensions.kafka import planner
 
-        given = {key.lower(): str(value) for key, value in self.options.items()}
-        is_plain = given.get("kafka.security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
-        if not is_plain or not all(map(importlib.util.find_spec, ("confluent_kafka", "pyarrow"))):
+        if not self._can_ask():
             return
         try:
-            planner.check_topics(
-                {_ASKED[key]: value for key, value in given.items() if key in _ASKED}
-            )
+            planner.check_topics(self._asked())
         except SparkStreamError as error:
             raise type(error)(f"source {name!r} ({CONNECTOR}): {error}") from error
+
+    def identities(self, name: str) -> dict[str, str]:
+        return super().identities(name) if self._can_ask() else {}
+
+    def _can_ask(self) -> bool:
+        return _has_client() and self._given().get(_PROTOCOL, _PLAIN).upper() == _PLAIN
+
+    def _given(self) -> dict[str, str]:
+        return {key.lower(): str(value) for key, value in self.options.items()}
+
+    def _asked(self) -> dict[str, str]:
+        return {_ASKED[key]: value for key, value in self._given().items() if key in _ASKED}
+
+
+def _has_client() -> bool:
+    return all(map(importlib.util.find_spec, ("confluent_kafka", "pyarrow")))

@@ -50,6 +50,7 @@ from airflow_provider.runtime.jobdir.query_records import (
     kept_topology,
     put_topology,
 )
+from airflow_provider.runtime.jobdir.source_identities import forget_identities
 from airflow_provider.runtime.queries.spark_state import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import (
     Savepoint,
@@ -322,6 +323,14 @@ class _Work:
                 position: line for position, line in query.lines.items() if line != NO_OFFSET
             }
             set_positions(checkpoint, elsewhere)
+            self._forget_identities(query)
+
+    def _forget_identities(self, query: QueryPlan) -> None:
+        """A position that the caller gives is of what the source reads when it is used."""
+        topology = kept_topology(self._directory, query.name)
+        names = dict(enumerate(topology.sources if topology is not None else ()))
+        moved = [str(names[position]) for position in query.lines if position in names]
+        forget_identities(self._directory, query.name, moved)
 
     def _drop(self, query: QueryPlan) -> None:
         checkpoint = self._directory.checkpoint(query.name)

@@ -10,20 +10,21 @@ retries need nothing else; a data source in Python is registered with the sessio
 The runtime asks for protocols only, never for a class. A capability that is missing has a
 consequence:
 
-=======================  ===========================================================================
-capability               without it
-=======================  ===========================================================================
-:class:`EndingSource`    ``ends=`` is refused; a run ends when a start commits no batch
-:class:`OrderedSource`   an offset either equals the end, or is past it: one batch reads up to it
-:class:`TimedSource`     ``ends=`` with a moment is refused
-:class:`BoundedSource`   a bounded source begins where an unbounded one does
-:class:`SizedSource`     the first batch is not limited to the target time of a batch
-:class:`CountedSource`   there is no backlog, unless Spark's report of the source has one
-:class:`ObservedSource`  there is no lineage
-:class:`LossySource`     rows that have expired before they were read are not counted
-:class:`TypedSource`     sample rows need a schema in ``ctx.read``
-:class:`SameInBatch`     BATCH is not chosen by itself
-=======================  ===========================================================================
+==========================  ======================================================================
+capability                  without it
+==========================  ======================================================================
+:class:`EndingSource`       ``ends=`` is refused; a run ends when a start commits no batch
+:class:`OrderedSource`      an offset either equals the end, or is past it: one batch reads up to it
+:class:`TimedSource`        ``ends=`` with a moment is refused
+:class:`BoundedSource`      a bounded source begins where an unbounded one does
+:class:`SizedSource`        the first batch is not limited to the target time of a batch
+:class:`CountedSource`      there is no backlog, unless Spark's report of the source has one
+:class:`ObservedSource`     there is no lineage
+:class:`LossySource`        rows that have expired before they were read are not counted
+:class:`TypedSource`        sample rows need a schema in ``ctx.read``
+:class:`IdentifiedSource`   what was deleted and made again is read on from the old position
+:class:`SameInBatch`        BATCH is not chosen by itself
+==========================  ======================================================================
 """
 
 from __future__ import annotations
@@ -262,6 +263,42 @@ class TypedSource(Protocol):
     """A source whose columns are known before it is read."""
 
     def columns(self) -> StructType: ...
+
+
+@runtime_checkable
+class IdentifiedSource(Protocol):
+    """A source that knows whether a name stands for what it stood for when a query read it.
+
+    A position in a topic or a table means nothing in another one of the same name. The driver asks
+    each time before a query starts to read, stores the answer with the query's position, and
+    compares. In BATCH, where no position is stored, it does not ask.
+    """
+
+    def identities(self, name: str) -> Mapping[str, str]:
+        """Return by name the identities of what the source reads now; one request if possible.
+
+        A name that is left out is unknown now, and stays as it was: what was deleted, or a service
+        that knows no identities. What is deleted and made again never has its old identity.
+
+        Args:
+            name: the source's name in the job, for messages.
+
+        Raises:
+            ConfigError: the service refuses.
+            OutageError: the service does not answer.
+        """
+
+    def why_not_continue(self, name: str, before: str, now: str) -> str | None:
+        """Return why no query may continue in what has a name now, and what to do about it.
+
+        None lets the query continue at its position, if the options accept that rows are lost; the
+        driver logs it, and stores the new identity.
+
+        Args:
+            name: one of :meth:`identities`.
+            before: the identity of what the query has read.
+            now: the identity of what has the name now.
+        """
 
 
 @runtime_checkable

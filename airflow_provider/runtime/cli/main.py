@@ -17,6 +17,7 @@ from airflow_provider import __version__
 from airflow_provider.runtime.api.commands import COMMANDS
 from airflow_provider.runtime.base.clock import log_formatter
 from airflow_provider.runtime.base.extensions import load_extension, names_in
+from airflow_provider.runtime.base.maturity import describe_all
 from airflow_provider.runtime.cli.command_parser import (
     CommandParser,
     add_examples,
@@ -190,6 +191,7 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> Command
             importlib.import_module(module, __package__).add_commands(commands, _add)
         _add_extensions(commands, (name for name in extensions if name not in modules))
     add_examples(parser, name)
+    parser.epilog = f"{parser.epilog}\n\n{describe_all()}"
     if asked is not None:
         from airflow_provider.runtime.cli.setup_commands import complete
 

@@ -374,7 +374,7 @@ class Attempt:
                 query.committer.begin_again()
             if self._life.publishes:
                 publish(query)
-            query.start(instruction.how)
+            records.restart_query(self._directory, query, instruction.how)
         except LeaseLostError:
             raise
         except Exception as error:  # noqa: BLE001 - as above

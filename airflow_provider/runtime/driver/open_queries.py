@@ -49,7 +49,7 @@ from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.sinks.spark_sink import ReportedRows
 from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, partition_advice
 from airflow_provider.runtime.spark.session import check_reaches, effective_settings
-from airflow_provider.runtime.storage.open import spark_url
+from airflow_provider.runtime.storage.open import is_in_bucket, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -309,7 +309,9 @@ def check_under_lease(
     clock: Clock,
 ) -> None:
     """Evaluate the preconditions again under the lease, and rewind the run that is replayed."""
-    check_reaches(job.spark, directory.url, lease_path(lease.token))
+    # A batch job has no checkpoint, and needs no client of Hadoop's for a bucket.
+    if job.plan.mode != BATCH or not is_in_bucket(directory.url):
+        check_reaches(job.spark, directory.url, lease_path(lease.token))
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:

@@ -14,6 +14,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import plan_drain_batch
+from airflow_provider.runtime.driver.identified_sources import identified
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.driver.query_reports import QueryReporter
 from airflow_provider.runtime.errors import CheckpointError
@@ -68,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 def start_query(directory: JobDirectory, query: Query, how: StartMode) -> None:
-    """Start a query, and record its topology.
+    """Start a query, and record its topology and what its sources read.
 
     Crash safety: the record precedes the start, and counts when the query has committed a batch;
     the record of a query without an id, which has no state, follows the start. Idempotent: by query
@@ -87,11 +88,21 @@ def start_query(directory: JobDirectory, query: Query, how: StartMode) -> None:
         before=before,
     )
     is_first = query.logs.query_id() is None
-    if not is_first:
-        keep()
-    query.start(how)
-    if is_first:
-        keep()
+    with identified(directory, query):
+        if not is_first:
+            keep()
+        query.start(how)
+        if is_first:
+            keep()
+
+
+def restart_query(directory: JobDirectory, query: Query, how: StartMode) -> None:
+    """Start a query again that has failed in this attempt, if it can read on."""
+    if not isinstance(query, Stream):
+        query.start(how)
+        return
+    with identified(directory, query):
+        query.start(how)
 
 
 def run_record(

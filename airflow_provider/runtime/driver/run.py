@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base.clock import Clock, SystemClock, utc_text
 from airflow_provider.runtime.base.extensions import PROGRAMS, load_known
+from airflow_provider.runtime.base.maturity import describe_use, unproven
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
 from airflow_provider.runtime.driver.job_checks import check_kept_secret
 from airflow_provider.runtime.driver.load_job import check_before_cleanup, endless_lines, load_job
@@ -37,6 +38,7 @@ from airflow_provider.runtime.spark.installation import check_classic, check_jav
 from airflow_provider.runtime.spark.options import check_settings
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
 from airflow_provider.runtime.spark.spark_log import settings_without_ui
+from airflow_provider.runtime.storage.open import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +118,8 @@ def run_job(
 def _describe(job: LoadedJob, spec: RunSpec, run_id: str) -> None:
     is_batch = job.plan.mode == BATCH
     log.info("Spark: %s", describe_settings(job.spark, spec.conf, is_batch=is_batch))
+    for component in unproven(scheme=scheme_of(spec.job_dir), master=job.spark.sparkContext.master):
+        log.warning("%s", describe_use(component))
     for line in endless_lines(spec, job):
         log.info("run=%s %s", run_id, line)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.drain_step import finish_states_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
 from airflow_provider.runtime.jobdir.checkpoint_locations import location, locations
@@ -25,6 +26,7 @@ from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.pinned_settings import read_pins
 from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
 from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.source_identities import kept_identities
 from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -103,6 +105,17 @@ class SourceQuery:
         if self.directory is None:
             return None
         return kept_fingerprint(self.directory, self.name, batch)
+
+    def identities(self, batch: int, topology: Topology) -> dict[str, dict[str, str]]:
+        """Return by source what the positions of a batch are of; no source without a position."""
+        if self.directory is None:
+            return {}
+        lines = self.logs.offsets(batch).sources
+        reset = {
+            name for name, line in zip(topology.sources, lines, strict=False) if line == NO_OFFSET
+        }
+        found = kept_identities(self.directory, self.name, batch)
+        return {name: each for name, each in found.items() if name not in reset}
 
     def topology(self, lines: int) -> Topology:
         kept = kept_topology(self.directory, self.name) if self.directory is not None else None

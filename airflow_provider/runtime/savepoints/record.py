@@ -127,6 +127,8 @@ class QuerySavepoint:
             :class:`~.sources.locations.ReadLocation`. A job that continues from here reads
             something else.
         fingerprint: what made its state; None when not known, and in savepoints of older versions.
+        identities: by source and name, what its positions are of; see
+            :mod:`~.runtime.jobdir.source_identities`.
     """
 
     query_id: str
@@ -145,6 +147,7 @@ class QuerySavepoint:
     administrative: NonNegative = 0
     history: list[ReadLocationValues] = dataclasses.field(default_factory=list)
     fingerprint: Fingerprint | None = None
+    identities: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @property
     def epoch(self) -> int:

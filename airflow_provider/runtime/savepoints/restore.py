@@ -46,6 +46,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.query_records import put_topology
+from airflow_provider.runtime.jobdir.source_identities import put_identities
 from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
     check_repartitionable,
@@ -366,6 +367,7 @@ def _restore_query(
     EpochRecords(directory.committables(name), query_id).continue_after(batch)
     saved = savepoint.record.queries[theirs]
     put_topology(directory, name, query_id, saved.topology, saved.fingerprint)
+    put_identities(directory, name, query_id, saved.identities)
     _put_ends(directory, name, operation, savepoint, batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())

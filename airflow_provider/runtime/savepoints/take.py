@@ -383,6 +383,7 @@ def _describe(
         administrative=query.administrative,
         history=list(query.history),
         fingerprint=query.fingerprint(choice.batch),
+        identities=query.identities(choice.batch, topology),
     )
 
 

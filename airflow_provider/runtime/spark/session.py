@@ -48,7 +48,7 @@ from airflow_provider.runtime.spark.versions import (
     process_id,
     silence,
 )
-from airflow_provider.runtime.storage.open import spark_url, storage_kind
+from airflow_provider.runtime.storage.open import how_spark_reaches, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -344,8 +344,8 @@ def check_spark(spark: SparkSession) -> None:
 
 def check_reaches(spark: SparkSession, url: str, name: str) -> None:
     """Refuse a job directory in which Spark does not find the document *name*."""
-    kind = storage_kind(url)
-    if kind is None:
+    setting = how_spark_reaches(url)
+    if setting is None:
         return
     address = spark_url(url)
     path = spark._jvm.org.apache.hadoop.fs.Path(f"{address}/{name}")  # type: ignore[union-attr]
@@ -356,6 +356,4 @@ def check_reaches(spark: SparkSession, url: str, name: str) -> None:
         why = f"it finds no {name} there"
     except Exception as error:  # noqa: BLE001 - Py4J has one class for all that Java throws
         why = str(getattr(error, "java_exception", error)).partition("\n")[0]
-    raise ConfigError(
-        f"{url}: Spark does not reach this as {address} ({why}); {kind.spark_url_setting}"
-    )
+    raise ConfigError(f"{url}: Spark does not reach this as {address} ({why}); {setting}")

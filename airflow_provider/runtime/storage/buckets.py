@@ -144,6 +144,10 @@ class Bucket:
         """
         raise NotImplementedError
 
+    def unlisted_folders(self, prefix: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Return what a listing may still show of a prefix when *entries*, all in it, are gone."""
+        return iter(())
+
     def remove(self, entries: Sequence[Entry]) -> None:
         """Remove objects, if present; after an OSError the removable ones are gone."""
         keys = [entry.key for entry in entries if not entry.is_folder]
@@ -203,8 +207,25 @@ class S3Bucket(Bucket):
                 return
             options["ContinuationToken"] = page["NextContinuationToken"]
 
+    def unlisted_folders(self, prefix: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Return the folders of the prefix, deepest first.
+
+        Servers that keep objects in folders (SeaweedFS) list an empty one for minutes. Its name
+        with a slash removes it there, and nothing in other stores.
+        """
+        listed = {entry.key for entry in entries}
+        folders = {prefix}
+        for key in listed:
+            parts = key[len(prefix) :].split("/")[:-1]
+            folders.update(
+                prefix + "/".join(parts[:depth]) + "/" for depth in range(1, 1 + len(parts))
+            )
+        for folder in sorted(folders - listed, key=len, reverse=True):
+            yield Entry(folder, 0, is_folder=True)
+
     def remove(self, entries: Sequence[Entry]) -> None:
-        keys = [entry.key for entry in entries]
+        # A folder is removed after what is in it.
+        keys = [entry.key for entry in sorted(entries, key=lambda entry: entry.is_folder)]
         for start in range(0, len(keys), _S3_DELETE_LIMIT):
             named = [{"Key": key} for key in keys[start : start + _S3_DELETE_LIMIT]]
             answer = self.filesystem.call_s3(

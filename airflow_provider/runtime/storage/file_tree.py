@@ -124,7 +124,7 @@ def remove_tree(location: str | Storage) -> None:
 
 
 def remove_if_empty(url: str) -> None:
-    """Remove the folder if it is empty; a bucket has no empty folders."""
+    """Remove the folder if it is empty."""
     local = local_path_of(url)
     if local is not None:
         with suppress(OSError):

@@ -131,6 +131,7 @@ class ObjectStorage:
             if f"{key}/" in found:
                 under = self._bucket.entries(f"{key}/", deep=True)
                 doomed.extend(entry for entry in under if entry.key.startswith(f"{key}/"))
+                doomed.extend(self._bucket.unlisted_folders(f"{key}/", doomed))
             self._bucket.remove(doomed)
 
     def delete_all(self, paths: Sequence[str]) -> None:
@@ -152,7 +153,14 @@ class ObjectStorage:
         return sorted({name for name, is_folder in self._children("") if is_folder})
 
     def remove_if_empty(self) -> None:
-        """Do nothing: a prefix without objects does not exist."""
+        """Remove what a store lists of a prefix without objects; most list nothing of it."""
+        prefix = self._prefix("")
+        if not prefix or not self.exists(""):
+            return
+        with self._explained("", "remove"):
+            found = list(self._bucket.entries(prefix, deep=True))
+            if all(entry.is_folder for entry in found):
+                self._bucket.remove([*found, *self._bucket.unlisted_folders(prefix, found)])
 
     def is_beside(self, other: RemoteStorage) -> bool:
         return isinstance(other, ObjectStorage) and self._bucket.store == other._bucket.store

@@ -25,6 +25,7 @@ from airflow_provider.runtime.base.extensions import (
 )
 from airflow_provider.runtime.base.names import CONTROLS
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.errors.fixes import PACKAGES, set_conf
 from airflow_provider.runtime.errors.redaction import shown_address
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
@@ -41,11 +42,14 @@ class _Store(NamedTuple):
     open_bucket: str  # a function of the module buckets, which takes long to import
     extra: str
     hadoop_scheme: str  # what Spark calls it
+    hadoop_client: str  # with which Spark reaches it
 
 
-_S3 = _Store("open_s3", "s3", "s3a")
-_GCS = _Store("open_gcs", "gcs", "gs")
-_AZURE = _Store("open_azure", "azure", "abfss")
+_S3 = _Store("open_s3", "s3", "s3a", "org.apache.hadoop:hadoop-aws of its Hadoop's version")
+_GCS = _Store("open_gcs", "gcs", "gs", "com.google.cloud.bigdataoss:gcs-connector")
+_AZURE = _Store(
+    "open_azure", "azure", "abfss", "org.apache.hadoop:hadoop-azure of its Hadoop's version"
+)
 
 _STORES: Final[dict[str, _Store]] = {
     "abfs": _AZURE._replace(hadoop_scheme="abfs"),
@@ -183,6 +187,18 @@ def is_in_s3(url: str) -> bool:
 def is_in_bucket(url: str) -> bool:
     """Whether *url* is in an object store."""
     return scheme_of(url) in _STORES
+
+
+def how_spark_reaches(url: str) -> str | None:
+    """Return what to do if Spark does not reach *url*; None if it reaches what Python reaches."""
+    kind = storage_kind(url)
+    if kind is not None:
+        return kind.spark_url_setting
+    store = _STORES.get(scheme_of(url))
+    return store and (
+        f"run with {set_conf(PACKAGES, store.hadoop_client)}, and give Spark the store's address "
+        "and credentials as docs/storage.md says"
+    )
 
 
 def open_storage(url: str) -> Storage:

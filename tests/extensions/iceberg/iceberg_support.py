@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +39,11 @@ def catalog_properties(root: Path, uri: str | None = None) -> dict[str, str]:
     return properties
 
 
+def path_of(address: str) -> Path:
+    """Return the path of a file's address, which Java writes with one slash."""
+    return Path(urlsplit(address).path)
+
+
 def catalog_of(properties: dict[str, str]) -> Any:
     """Open a catalog."""
     from pyiceberg.catalog import load_catalog
@@ -62,7 +68,7 @@ def rows_of_files(properties: dict[str, str]) -> list[tuple[Any, ...]]:
     planned = [task.file.file_path for task in load(properties).scan().plan_files()]
     found = []
     for path in planned:
-        found += pq.ParquetFile(path.removeprefix("file://")).read().to_pylist()
+        found += pq.ParquetFile(path_of(path)).read().to_pylist()
     return sorted(tuple(row.values()) for row in found)
 
 
@@ -101,7 +107,7 @@ class HandStagedTable(IcebergSink):
     def stage(self, df: Any, epoch: EpochId) -> Staged:
         table = self._ensure_table(self._arrow_schema(df))
         folder = folder_of(table, epoch)
-        local = Path(folder.removeprefix("file://"))
+        local = path_of(folder)
         names = []
         for number, rows in enumerate(df.files):
             local.mkdir(parents=True, exist_ok=True)

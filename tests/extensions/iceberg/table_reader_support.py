@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider.extensions.iceberg import iceberg_table
 from airflow_provider.extensions.iceberg.data_source import IcebergDataSource
-from tests.extensions.iceberg.iceberg_support import SCHEMA, TABLE, catalog_of, load
+from tests.extensions.iceberg.iceberg_support import SCHEMA, TABLE, catalog_of, load, path_of
 
 
 class Table:
@@ -52,7 +52,7 @@ class Table:
     def append_table(self, rows: pa.Table) -> None:
         """Append rows as other writers do: pyiceberg's own makes empty lists of null ones."""
         table = self.now
-        path = Path(table.location().removeprefix("file://")) / "data" / "whole.parquet"
+        path = path_of(table.location()) / "data" / "whole.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, path)
         table.add_files([f"file://{path}"])
@@ -62,8 +62,7 @@ class Table:
         table = self.now
         paths = []
         for number, ids in enumerate(files):
-            root = table.location().removeprefix("file://")
-            path = Path(root) / "data" / f"f{number}-{ids[0]}.parquet"
+            path = path_of(table.location()) / "data" / f"f{number}-{ids[0]}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             rows = [{"id": each, "name": f"n{each}"} for each in ids]
             pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
@@ -105,7 +104,7 @@ class Table:
     def _set_snapshots(self, snapshots: list[dict[str, Any]]) -> None:
         table, catalog = self.now, catalog_of(self.properties)
         metadata = json.loads(table.metadata.model_dump_json())
-        path = Path(table.metadata_location.removeprefix("file://"))
+        path = path_of(table.metadata_location)
         path = path.with_name(f"{len(list(path.parent.iterdir())):05d}-edited.metadata.json")
         path.write_text(json.dumps({**metadata, "snapshots": snapshots, "snapshot-log": []}))
         catalog.drop_table(TABLE)
@@ -141,7 +140,7 @@ class Table:
     ) -> int:
         """Delete rows of a file: by positions in a file or in a vector, or by an equality delete."""
         table = self.now
-        target = Path(table.location().removeprefix("file://")) / "data" / "deletes"
+        target = path_of(table.location()) / "data" / "deletes"
         if as_vector:
             target.write_bytes(_puffin_of(path, positions))
         else:

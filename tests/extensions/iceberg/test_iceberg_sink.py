@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import CommitStateUnknownException
+import requests
+from pyiceberg.exceptions import CommitStateUnknownException, ServiceUnavailableError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, VoidTransform
@@ -358,7 +359,16 @@ def test_a_commit_gives_up_at_its_deadline(catalog):
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_lost_reply_is_looked_up(sink, catalog, monkeypatch, landed):
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommitStateUnknownException("the connection was reset"),
+        ServiceUnavailableError("come back later"),
+        requests.exceptions.ConnectionError("the answer was lost"),
+    ],
+    ids=["unknown", "unavailable", "lost"],
+)
+def test_a_lost_reply_is_looked_up(sink, catalog, monkeypatch, landed, error):
     """
     When it is not known whether the catalog has committed, the epoch is there once afterwards.
     """
@@ -373,13 +383,32 @@ def test_a_lost_reply_is_looked_up(sink, catalog, monkeypatch, landed):
             return commit_table(*what)
         if landed:
             commit_table(*what)
-        raise CommitStateUnknownException("the connection was reset")
+        raise error
 
     monkeypatch.setattr(opened_catalog, "commit_table", lose_the_first_reply)
     sink.commit(committable, OpenFence())
 
     assert ["a"] == names(catalog)
     assert 1 if landed else 2 == len(replies)
+
+
+def test_a_commit_waits_for_a_catalog_no_longer_than_a_minute(catalog, monkeypatch):
+    """An outage that does not pass ends the attempt, and the next one publishes the epoch."""
+    clock = FakeClock()
+    sink = HandStagedTable(catalog, clock=clock)
+    committable = sink.staged(0, "a")
+
+    def refuse(*_):
+        raise ServiceUnavailableError("come back later")
+
+    with monkeypatch.context() as away:
+        away.setattr(sink._open(), "load_table", refuse)
+        with pytest.raises(SinkError, match="come back later"):
+            sink.commit(committable, OpenFence())
+    assert 60 <= clock.time <= 70
+
+    opened(catalog).commit(committable, OpenFence())
+    assert ["a"] == names(catalog)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -679,11 +708,14 @@ def test_a_table_that_was_changed_after_the_look_gets_no_files(sink, catalog):
     [
         {"type": "rest", "uri": "http://127.0.0.1:1"},
         {"type": "sql", "uri": "postgresql+psycopg2://u@127.0.0.1:1/x"},
+        {"type": "hive", "uri": "thrift://127.0.0.1:1"},
     ],
-    ids=["rest", "sql"],
+    ids=["rest", "sql", "hive"],
 )
 def test_a_catalog_that_does_not_answer_is_no_mistake(catalog):
     """A catalog that is away is waited for by retries."""
+    if catalog["type"] == "hive":
+        pytest.importorskip("thrift")
     with pytest.raises(OutageError, match="the catalog cannot be reached"):
         HandStagedTable(catalog).check(Frame(SCHEMA), "append")
 

@@ -24,8 +24,8 @@ class Case:
 
     entry = f"{JOBS}:copied"
 
-    def __init__(self, root: Path) -> None:
-        self._catalog = catalog_properties(root)
+    def __init__(self, catalog: dict[str, str]) -> None:
+        self._catalog = catalog
         self.table = Table(self._catalog)
         self.params = {"table": TABLE, "catalog": json.dumps(self._catalog)}
 
@@ -39,7 +39,7 @@ class Case:
 class TestIcebergTable(SourceContract):
     @pytest.fixture
     def case(self, tmp_path: Path) -> Case:
-        return Case(tmp_path)
+        return Case(catalog_properties(tmp_path))
 
     def test_a_run_does_not_end_before_a_snapshot_that_it_refuses(
         self, job: SourceJob, case: Case

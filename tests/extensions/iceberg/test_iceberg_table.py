@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 import uuid
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +57,7 @@ from tests.extensions.iceberg.iceberg_support import (
     TABLE,
     catalog_of,
     catalog_properties,
+    path_of,
 )
 from tests.extensions.iceberg.table_reader_support import ALL, TOMORROW, Query, Table
 
@@ -589,7 +589,7 @@ def test_a_data_file_that_is_gone_is_named(table, catalog):
     end = query.plan()
     tasks = query.reader.partitions(query.committed, end)
     path = tasks[0].value.files[0].path
-    Path(path.removeprefix("file://")).unlink()
+    path_of(path).unlink()
     with pytest.raises(LostInputError, match="parquet is gone"):
         list(query.reader.read(tasks[0]))
 
@@ -814,7 +814,7 @@ def test_the_location_is_the_tables_folder(table, catalog):
         path,
         options,
     )
-    assert (("file", metadata.location.removeprefix("file://")),) == source.datasets()
+    assert (("file", str(path_of(metadata.location))),) == source.datasets()
 
 
 def test_secrets_of_the_catalog_are_nowhere(table, catalog):

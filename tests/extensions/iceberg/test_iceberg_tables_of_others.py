@@ -11,6 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import requests
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -202,3 +205,28 @@ def test_a_removal_that_only_the_summary_tells_of_is_refused(monkeypatch, key):
     io: Any = None
     with pytest.raises(ConfigError, match="snapshot 7 .overwrite.* removed rows"):
         is_read(snapshot, io, options)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ServiceUnavailableError("come back later"), OutageError),
+        (requests.exceptions.ReadTimeout("no answer"), OutageError),
+        (requests.exceptions.InvalidSchema("no such protocol"), ConfigError),
+    ],
+    ids=["unavailable", "timeout", "address"],
+)
+def test_a_catalog_that_is_away_is_no_mistake(table, catalog, monkeypatch, error, kind):
+    """A query waits for the one by retries, and never for an address that is none."""
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    query = Query(catalog)
+    with monkeypatch.context() as away:
+        away.setattr(SqlCatalog, "load_table", refuse)
+        with pytest.raises(kind) as raised:
+            query.plan()
+    assert kind is type(raised.value)
+    table.append(1)
+    assert [1] == query.ids()

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from streams import Location
 
+from airflow_provider.extensions.kafka.topic_ids import topic_ids
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, RunFailedError
 from airflow_provider.runtime.errors.explanation import FailureClass
@@ -59,12 +60,20 @@ class Reader:
 
     def __init__(self, spark: Any, location: Location, source: str, servers: str, topic: str):
         self._spark, self._location, self._source = spark, location, source
+        self._topic, self._servers = topic, servers
         self.options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
 
-    def run(self, **options: str) -> FinalCheckpoint:
+    def run(self, *, run_id: str | None = None, **options: str) -> FinalCheckpoint:
         params = {"options": json.dumps({**self.options, **options}), "format": self._source}
-        spec = self._location.ask("copy", entry=ENTRY, params=params, at_end="suspend")
+        spec = self._location.ask(
+            "copy", entry=ENTRY, params=params, at_end="suspend", run_id=run_id
+        )
         return run_job(spec, spark=self._spark)
+
+    def beside(self, name: str) -> Reader:
+        """Return the same job in another job directory, with another output."""
+        location = Location(self._location.root / name)
+        return Reader(self._spark, location, self._source, self._servers, self._topic)
 
     def values(self) -> list[bytes]:
         """Return the published values, in the order of partitions and offsets."""
@@ -199,6 +208,33 @@ def test_a_topic_that_was_made_again_with_less_is_missed(
 
     missing(reader.run)
     assert numbers(0, 10) == reader.values()
+
+
+def test_a_topic_that_was_made_again_with_more_is_missed(
+    reader: Reader, cluster: Cluster, topic: str
+) -> None:
+    """By its id: a new job reads it all, and one whose options accept that reads on."""
+
+    def made(first: int, last: int) -> str:
+        cluster.create(topic)
+        send(producer_of(cluster.servers), topic, numbers(first, last))
+        return topic_ids(reader.options)[topic]
+
+    old = made(0, 10)
+    reader.run()
+    cluster.delete(topic)
+    new = made(100, 130)
+
+    for _ in range(2):  # the run that was refused is resumed, and refused again
+        text = missing(lambda: reader.run(run_id="refused"))
+        assert f"made again: its id was {old} when the query read it, and is {new} now" in text
+    assert numbers(0, 10) == reader.values()
+    over = reader.beside("over")
+    over.run()
+    assert numbers(100, 130) == over.values()
+    reader.run(run_id="accepted", failOnDataLoss="false")
+    reader.run(run_id="next")
+    assert [*numbers(0, 10), *numbers(110, 130)] == reader.values()
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(

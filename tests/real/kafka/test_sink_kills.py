@@ -82,8 +82,10 @@ class Job:
 
     @property
     def published(self) -> int:
-        """How many epochs the job directory calls published."""
-        return len(list(self._location.job_dir.glob("queries/out/committables/*/[0-9]*.json")))
+        """How many epochs the job directory calls published; records of the oldest are folded."""
+        records = self._location.job_dir.glob("queries/out/committables/*/[0-9]*.json")
+        epochs = [path.stem for path in records]
+        return max((int(epoch) + 1 for epoch in epochs if epoch.isdecimal()), default=0)
 
     def check_each_row_once(self) -> None:
         values = committed_values(self.cluster.servers, self.topic)

@@ -1,0 +1,1 @@
+from tests.crash.deaths import *
