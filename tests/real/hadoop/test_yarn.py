@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from services import end_drivers
 
 from airflow_provider.hooks.yarn import yarn_tag
 from airflow_provider.operators.retry_policy import SparkRunFailedError
@@ -44,6 +45,7 @@ def task(
     yield make
     for each in made:
         each.end()
+    end_drivers(tmp_path)  # and the spark-submit of one whose YARN a failed test has killed
 
 
 @pytest.mark.parametrize("mode", MODES)
