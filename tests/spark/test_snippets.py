@@ -20,7 +20,11 @@ from tests.snippets import Block, python_of
 pytestmark = pytest.mark.spark
 
 ROWS = 6
-NEEDS_SERVERS = {"clicks_of_the_hour": "brokers", "clicks_per_minute": "brokers"}
+NEEDS_SERVERS = {
+    "alarms": "brokers",
+    "clicks_of_the_hour": "brokers",
+    "clicks_per_minute": "brokers",
+}
 
 
 def flights(folder: Path) -> None:
