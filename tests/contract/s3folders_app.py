@@ -34,4 +34,12 @@ def App() -> Any:  # noqa: N802 - made as the other stores' are
 
     for patched in (put_object, list_objects, delete_object):
         setattr(S3Backend, patched.__name__, patched)
-    return DomainDispatcherApplication(create_backend_app)
+    app = DomainDispatcherApplication(create_backend_app)
+
+    def named(environ, start_response):
+        def start(status, headers, *more):
+            return start_response(status, [*headers, ("Server", "SeaweedFS")], *more)
+
+        return app(environ, start)
+
+    return named

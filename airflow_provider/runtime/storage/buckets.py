@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from fsspec.asyn import sync
 from fsspec.callbacks import Callback
@@ -181,11 +181,15 @@ def _watched(go_on: GoOn) -> Callback:
     return Callback(hooks={"go on": lambda *_: go_on()})
 
 
+_KEEPS_FOLDERS: Final = "SeaweedFS"  # as such a server names itself in its answers
+
+
 class S3Bucket(Bucket):
     """A bucket of Amazon S3 or of a store that speaks its protocol."""
 
     largest_copy_bytes = 5 * 2**30
     parts_from_bytes = 100 * _MIB  # twice what s3fs sends as a part
+    _keeps_folders = False  # until a listing says so
 
     def read(self, key: str) -> bytes:
         # More than one at a time makes s3fs ask for the size first, and of a large object read
@@ -198,6 +202,8 @@ class S3Bucket(Bucket):
             options["Delimiter"] = "/"
         while True:
             page = self.filesystem.call_s3("list_objects_v2", **options)
+            answered_by = page["ResponseMetadata"]["HTTPHeaders"].get("server", "")
+            self._keeps_folders = answered_by.startswith(_KEEPS_FOLDERS)
             for found in page.get("Contents", ()):
                 key, tag = found["Key"], found.get("ETag")
                 yield Entry(key, found["Size"], key.endswith("/"), tag)
@@ -208,11 +214,13 @@ class S3Bucket(Bucket):
             options["ContinuationToken"] = page["NextContinuationToken"]
 
     def unlisted_folders(self, prefix: str, entries: Sequence[Entry]) -> Iterator[Entry]:
-        """Return the folders of the prefix, deepest first.
+        """Return the folders of the prefix, deepest first, from a server that keeps them.
 
-        Servers that keep objects in folders (SeaweedFS) list an empty one for minutes. Its name
-        with a slash removes it there, and nothing in other stores.
+        SeaweedFS lists an empty folder for minutes, and removes it by its name with a slash. Other
+        stores are not asked: a version of the bucket would mark each such name as deleted.
         """
+        if not self._keeps_folders:
+            return
         listed = {entry.key for entry in entries}
         folders = {prefix}
         for key in listed:
