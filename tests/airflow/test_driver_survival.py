@@ -31,7 +31,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.operators.worker_wait import await_driver_end
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.launcher import record_exit
-from airflow_provider.runtime.control.submit import enter
+from airflow_provider.runtime.control.submitted_process import SubmittedProcess
 from airflow_provider.runtime.testing.job_directories import a_submission
 from tests.present import present
 
@@ -189,7 +189,7 @@ def a_live_driver(job: Job, *, is_remote: bool = False) -> SubmissionRecord:
         a_submission(), driver_id="d1", run_id=job.run_id, is_remote=is_remote
     )
     job.run.put_submission(record)
-    assert enter(job.run, "d1")
+    assert SubmittedProcess(job.run, "d1", beats=False).enter()
     return record
 
 

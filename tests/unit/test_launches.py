@@ -19,12 +19,12 @@ from airflow_provider.runtime.control.launcher import record_exit
 from airflow_provider.runtime.control.submit import (
     Action,
     check_not_revoked,
-    enter,
     reconcile,
     revoke_others,
     revoke_unstarted,
     unsubmitted,
 )
+from airflow_provider.runtime.control.submitted_process import SubmittedProcess
 from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
 from airflow_provider.runtime.failures.messages import KILLED_REMEDY
 from airflow_provider.runtime.jobdir.run_records import FAILED
@@ -342,7 +342,7 @@ def given(tmp_path) -> JobDirectoryBuilder:
     run = job.directory.run("r1")
     run.put_submission(dataclasses.replace(a_submission(), is_remote=True))
     run.put_handle(YARN)
-    enter(run, "d1")
+    SubmittedProcess(run, "d1", beats=False).enter()
     return job
 
 

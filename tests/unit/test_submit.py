@@ -19,11 +19,11 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.host import ProcessIdentity
 from airflow_provider.runtime.control.submit import (
     Action,
-    enter,
     reconcile,
     revoke_unstarted,
     submit_driver,
 )
+from airflow_provider.runtime.control.submitted_process import SubmittedProcess
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
@@ -252,10 +252,10 @@ def test_one_of_an_intents_two_ends_wins(tries):
         tries.run.put_submission(
             SubmissionRecord(driver_id=driver_id, run_id="r1", submitted="", log=None)
         )
-    assert enter(tries.run, "d1")
+    assert SubmittedProcess(tries.run, "d1", beats=False).enter()
     assert revoke_unstarted(tries.run)
 
-    assert not enter(tries.run, "d2")
+    assert not SubmittedProcess(tries.run, "d2", beats=False).enter()
     assert not tries.run.process_of("d1").is_revoked
     assert [] == tries.run.unstarted()
     tries.run.storage.delete("submissions")  # this process is no driver

@@ -79,11 +79,15 @@ class EpochsTopic:
                 f"cleanup.policy={settings['cleanup.policy']}, so its records expire: set "
                 "cleanup.policy=compact, or name another one by epochs_topic="
             )
-        return _limits(self._settings_of(topic) or {})
+        return self.limits(topic)
 
     def limits(self, topic: str) -> TopicLimits:
         """Return what *topic* takes."""
-        return _limits(self._settings_of(topic) or {})
+        settings = self._settings_of(topic) or {}
+        most = settings.get("max.message.bytes", "")
+        return TopicLimits(
+            int(most) if most.isdecimal() else None, "compact" in settings.get("cleanup.policy", "")
+        )
 
     def is_there(self) -> bool:
         return self._settings_of(self.name) is not None
@@ -247,10 +251,3 @@ class _Reading:
     def end_of(self, keys: Collection[bytes]) -> int:
         """Return the offset behind the last record of these keys; 0 for none."""
         return max((self._records[key][0] + 1 for key in keys if key in self._records), default=0)
-
-
-def _limits(settings: dict[str, str]) -> TopicLimits:
-    most = settings.get("max.message.bytes", "")
-    return TopicLimits(
-        int(most) if most.isdecimal() else None, "compact" in settings.get("cleanup.policy", "")
-    )

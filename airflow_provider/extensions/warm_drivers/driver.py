@@ -54,7 +54,7 @@ from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.base.typed_json import decode, encode, read_json
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.control.launcher import record_exit
-from airflow_provider.runtime.control.submit import enter, entered_with
+from airflow_provider.runtime.control.submitted_process import SubmittedProcess
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_RETRY
 from airflow_provider.runtime.errors.redaction import remember_own
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -339,10 +339,11 @@ class Run:
             return self._command()
         job_dir, run_id, driver_id = submission
         run = directory_at(job_dir).run(run_id)
-        if not enter(run, driver_id):
+        process = SubmittedProcess(run, driver_id, beats=False)
+        if not process.enter():
             return EXIT_LEASE  # the next try has not seen this process, and has submitted another
         with contextlib.suppress(OSError):
-            entered_with(run, driver_id, os.getpid())
+            process.started(os.getpid())
         code = self._command()
         with open(os.dup(1), "rb") as output:
             record_exit(run, driver_id, code, output)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.launchers import Application
 from airflow_provider.runtime.base import failpoints
-from airflow_provider.runtime.base.host import identify, identify_this
+from airflow_provider.runtime.base.host import identify
 from airflow_provider.runtime.base.retry import Retries, RetryPolicy
 from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher, WarmSettings
 from airflow_provider.runtime.errors import LauncherAwayError, LeaseHeldError
@@ -127,24 +127,6 @@ def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRec
     if run.end_of(last.driver_id) is not None:
         return None
     return last if spec.is_what_was_sent(last) else None
-
-
-def enter(run: RunDirectory, driver_id: str) -> bool:
-    """Record that this process watches the driver; return False if the submission was revoked."""
-    record = ProcessRecord(identity=identify_this())
-    if not record.put_if_absent(run.storage, f"submissions/{driver_id}.process.json"):
-        return False
-    failpoints.hit("submission.entered")
-    return True
-
-
-def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
-    """Add the process that was started; it lives on when this one dies."""
-    identity = identify_this(pid)
-    if identity.space is not None:  # else it has ended already, which its exit code tells
-        record = ProcessRecord(identity=identity)
-        record.put(run.storage, f"submissions/{driver_id}.process.json")
-    failpoints.hit("submission.started")
 
 
 def revoke_unstarted(run: RunDirectory) -> bool:

@@ -28,12 +28,18 @@ class SubmittedProcess:
     """The record of the process that looks after a driver; this process is its only later writer.
 
     Crash safety: a record of a dead process stays, and its beats stop.
+
+    Args:
+        run: of the driver.
+        driver_id: the driver's.
+        beats: whether it is going to beat; an observer elsewhere waits for one that does not.
     """
 
-    def __init__(self, run: RunDirectory, driver_id: str) -> None:
+    def __init__(self, run: RunDirectory, driver_id: str, *, beats: bool = True) -> None:
         self._run, self._driver_id = run, driver_id
         self._lock = threading.Lock()
-        self._record = ProcessRecord(identity=identify_this(), beat=1)
+        self._step = 1 if beats else 0
+        self._record = ProcessRecord(identity=identify_this(), beat=self._step)
 
     def enter(self) -> bool:
         """Record that this process watches the driver; return False if it was revoked."""
@@ -80,6 +86,6 @@ class SubmittedProcess:
 
     def _put(self, **changes: Any) -> None:
         with self._lock:
-            beat = self._record.beat + 1
+            beat = self._record.beat + self._step
             self._record = dataclasses.replace(self._record, beat=beat, **changes)
             self._record.put(self._run.storage, self._path)

@@ -22,7 +22,7 @@ import pytest
 from airflow_provider.extensions.warm_drivers.channel import RUNS_SOCKET, receive, send
 from airflow_provider.extensions.warm_drivers.client import GO, READY, WarmRun, hand_over
 from airflow_provider.extensions.warm_drivers.driver import NOTHING
-from airflow_provider.runtime.control.submit import enter
+from airflow_provider.runtime.control.submitted_process import SubmittedProcess
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_RETRY
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -422,7 +422,7 @@ def test_a_submission_goes_on_without_its_client_and_records_its_end(driver, giv
 
 def test_a_submission_that_was_revoked_is_not_run(driver, given, run, tmp_path):
     """The next try has not seen its process, and has submitted another driver."""
-    assert enter(run, "driver")
+    assert SubmittedProcess(run, "driver", beats=False).enter()
 
     with (tmp_path / "log").open("wb") as output:
         assert EXIT_LEASE == given(submitted(tmp_path, "look"), (output.fileno(),) * 3).wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from drivers import Drivers
-from streams import CONF, Location
+from streams import Location
 
 from airflow_provider.runtime.errors import EXIT_OK
 from tests.real.fetching import jars_of
@@ -35,27 +35,18 @@ def test_three_million_messages_with_one_gibibyte(
     for partition in range(PARTITIONS):
         numbers = range(partition, MESSAGES, PARTITIONS)
         send(producer, topic, (b"%d" % n + padding for n in numbers), partition)
-    conf = {
-        **CONF,
-        "spark.driver.memory": "1g",
-        "spark.jars": ",".join(map(str, jars_of(HERE / "connector" / "pom.xml"))),
-    }
     options = {"kafka.bootstrap.servers": cluster.servers, "subscribe": topic}
-    params = {
-        "options": json.dumps(options),
-        "format": source,
-        "output": str(location.output),
-    }
+    jars = ",".join(map(str, jars_of(HERE / "connector" / "pom.xml")))
     begun = time.monotonic()
     driver = drivers.command(
         "run",
         str(location.job_dir),
         f"--entry={ENTRY}",
-        "--master=local[2]",
         "--json",
         "--mode=streaming",
-        *(f"--param={key}={value}" for key, value in params.items()),
-        *(f"--conf={key}={value}" for key, value in conf.items()),
+        *drivers.options({"options": json.dumps(options), "format": source}),
+        "--conf=spark.driver.memory=1g",
+        f"--conf=spark.jars={jars}",
     )
     assert EXIT_OK == driver.process.wait(900), driver.log[-4000:]
     batches = len(list((location.job_dir / "queries/out/checkpoint/commits").glob("[0-9]*")))

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drivers import Driver, Drivers, await_that
-from streams import CONF, Location
+from streams import Location
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.errors import EXIT_OK
-from tests.jvm import jvm_options
 from tests.real.kafka.cluster import VERSIONS, Cluster, running
 from tests.real.kafka.reading import committed_values
 
@@ -58,21 +57,17 @@ class Job:
 
     def start(self, **environment: str) -> Driver:
         params = {
-            "input": self._location.input,
             "topic": self.topic,
-            "staging": self._location.root / "staging",
+            "staging": str(self._location.root / "staging"),
             "options": json.dumps({"kafka.bootstrap.servers": self.cluster.servers}),
         }
-        conf = {**CONF, "spark.driver.extraJavaOptions": jvm_options()}
         return self._drivers.command(
             "run",
             str(self._location.job_dir),
             f"--entry={ENTRY}",
-            "--master=local[2]",
             "--json",
             "--mode=streaming",
-            *(f"--param={key}={value}" for key, value in params.items()),
-            *(f"--conf={key}={value}" for key, value in conf.items()),
+            *self._drivers.options(params),
             **environment,
         )
 
