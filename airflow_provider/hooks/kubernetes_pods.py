@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
@@ -165,7 +166,7 @@ class PodsClient:
             yield
         except ApiException as error:
             status = int(error.status or 0)
-            said = f"{self._named}: {what}: answered {status}: {first_line(str(error.body or ''))}"
+            said = f"{self._named}: {what}: answered {status}: {_message_of(error.body)}"
             if is_transient(status) or not status:
                 raise LauncherAwayError(said) from None
             if status in _DENIED:
@@ -180,6 +181,13 @@ class PodsClient:
             raise WrongAnswerError(
                 f"{self._named}: {what}: not an answer that is known: {line}"
             ) from None
+
+
+def _message_of(body: Any) -> str:
+    """Return what an API server says in the ``Status`` of a refusal, or the body's first line."""
+    with contextlib.suppress(*_WRONG):
+        return first_line(str(json.loads(body)["message"]))
+    return first_line(str(body or ""))
 
 
 def _namespace(handle: Handle) -> str:
