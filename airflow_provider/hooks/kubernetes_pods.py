@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import http
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
 from airflow_provider.runtime.base.service_answers import ANSWER_S, is_transient
+from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
@@ -37,7 +37,12 @@ _PHASES: Final = {
     "Succeeded": LaunchState.ENDED,
     "Failed": LaunchState.ENDED,
 }
-_DENIED: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
+_DENIED: Final = {
+    http.HTTPStatus.UNAUTHORIZED: "; it does not know the login of this process",
+    http.HTTPStatus.FORBIDDEN: (
+        "; this process's account needs the verbs list and delete on pods there"
+    ),
+}
 _GONE: Final = frozenset({http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT})  # or a later pod
 _WRONG: Final = (AttributeError, KeyError, TypeError, ValueError)  # of the client, for an answer
 
@@ -123,14 +128,15 @@ class PodsClient:
                 return LaunchStatus(LaunchState.GONE, None, reason)
             with self._explained("an answer"):
                 # More than one, if spark-submit was started again: the one that lives.
-                return _status_of(max(pods, key=lambda pod: not _is_over(pod)))
+                alive = max(pods, key=lambda pod: (not _is_over(pod), not _is_deleted(pod)))
+                return _status_of(alive)
         except (ConfigError, LauncherAwayError) as error:
             return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
 
     def end(self, handle: Handle) -> None:
-        """Delete the driver's pod, unless it is over. Idempotent."""
+        """Delete the driver's pod, unless it is over or deleted. Idempotent."""
         for pod in self._pods(handle):
-            if _is_over(pod):
+            if _is_over(pod) or _is_deleted(pod):
                 continue
             with self._explained(f"delete pod {pod.metadata.name}"):
                 self._delete(pod.metadata.name, pod.metadata.uid, _namespace(handle))
@@ -169,9 +175,7 @@ class PodsClient:
             said = f"{self._named}: {what}: answered {status}: {_message_of(error.body)}"
             if is_transient(status) or not status:
                 raise LauncherAwayError(said) from None
-            if status in _DENIED:
-                said += "; this process's account needs the verbs list and delete on pods there"
-            raise SubmissionRefusedError(said) from None
+            raise SubmissionRefusedError(said + _DENIED.get(status, "")) from None
         except (HTTPError, OSError) as error:
             cause = getattr(error, "reason", None) or error  # without the words about retries
             line = first_line(str(cause) or type(error).__name__)
@@ -186,7 +190,7 @@ class PodsClient:
 def _message_of(body: Any) -> str:
     """Return what an API server says in the ``Status`` of a refusal, or the body's first line."""
     with contextlib.suppress(*_WRONG):
-        return first_line(str(json.loads(body)["message"]))
+        return first_line(str(read_json(body)["message"]))
     return first_line(str(body or ""))
 
 
@@ -202,11 +206,17 @@ def _is_over(pod: Any) -> bool:
     return _PHASES.get(pod.status.phase) is LaunchState.ENDED
 
 
+def _is_deleted(pod: Any) -> bool:
+    """Whether the pod was deleted: it stays until its node has ended it, and longer without one."""
+    return pod.metadata.deletion_timestamp is not None
+
+
 def _status_of(pod: Any) -> LaunchStatus:
     state = _PHASES.get(pod.status.phase, LaunchState.UNKNOWN)
     conditions = pod.status.conditions or []
     unscheduled = next((c for c in conditions if c.type == "PodScheduled"), None)
-    has_node = unscheduled is not None and unscheduled.status == "True"
+    has_node = bool(pod.spec.node_name)
+    has_node = has_node or (unscheduled is not None and unscheduled.status == "True")
     if state is LaunchState.QUEUED and has_node:
         state = LaunchState.RUNNING  # such as one whose image cannot be pulled
     container = _driver_of(pod)
@@ -221,7 +231,8 @@ def _status_of(pod: Any) -> LaunchStatus:
         said = said or unscheduled.message or ""
     if pod.status.phase == "Succeeded":
         code = 0
-    reason = first_line(f"pod {pod.metadata.name} {pod.status.phase} {said}")
+    deleted = ", deleted" if _is_deleted(pod) else ""
+    reason = first_line(f"pod {pod.metadata.name} {pod.status.phase}{deleted} {said}")
     return LaunchStatus(state, code if state is LaunchState.ENDED else None, reason)
 
 

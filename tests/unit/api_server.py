@@ -37,6 +37,15 @@ def container(name: str = "spark-kubernetes-driver", **state: Any) -> dict[str, 
     return {"name": name, **required, "state": state}
 
 
+def _has_process(pod: dict[str, Any]) -> bool:
+    """Whether a node has the pod, so that it stays until that node has ended it."""
+    phase, conditions = pod["status"].get("phase"), pod["status"].get("conditions") or []
+    has_node = any(
+        each["type"] == "PodScheduled" and each["status"] == "True" for each in conditions
+    )
+    return phase == "Running" or (phase == "Pending" and has_node)
+
+
 class ApiServerStandIn:
     """A server on a port of this machine that answers as an API server would.
 
@@ -109,9 +118,17 @@ class ApiServerStandIn:
         if not gone:
             return self.refusal(404, "pods not found")
         if gone[0]["metadata"]["uid"] != self.bodies[-1]["preconditions"]["uid"]:
-            return self.refusal(409, "Precondition failed: UID in precondition")
-        pods.remove(gone[0])
+            return self.refusal(409, "the UID in the precondition does not match the UID in record")
+        if _has_process(gone[0]):
+            gone[0]["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:30Z")
+        else:
+            pods.remove(gone[0])
         return 200, json.dumps(gone[0]).encode()
+
+    def end_deleted(self) -> None:
+        """Let nodes end the pods that were deleted, as they do within the time that a pod has."""
+        for pods in self.pods.values():
+            pods[:] = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def write_config(self, folder: Path) -> Path:
         """Write a kube config with the stand-in's token, and return its path."""

@@ -46,6 +46,11 @@ def opened(server: ApiServerStandIn, environ: dict[str, str]) -> PodsClient:
 
 
 NODE = scheduled(has_node=True)
+# As Kubernetes 1.34 says it.
+REFUSED = b'{"kind": "Status", "status": "Failure", "message": "%s"}'
+FORBIDDEN = (
+    b'pods is forbidden: User \\"asker\\" cannot list resource \\"pods\\" in API group \\"\\"'
+)
 OOM = {"exitCode": 137, "reason": "OOMKilled"}
 
 
@@ -144,6 +149,34 @@ def test_of_several_pods_the_living_one_counts(
     assert LaunchState.RUNNING is client.poll(HANDLE).state
 
 
+def test_a_deleted_pod_stays_until_its_node_has_ended_it(
+    server: ApiServerStandIn, client: PodsClient
+) -> None:
+    """It is no end yet, and says so; another pod with the label comes before it."""
+    server.pods["streams"] = [a_pod("a", TOKEN)]
+    client.end(HANDLE)
+    deleted = client.poll(HANDLE)
+    server.pods["streams"].append(a_pod("b", TOKEN, "Pending"))
+    again = client.poll(HANDLE)
+    server.end_deleted()
+    client.end(HANDLE)
+
+    assert LaunchStatus(LaunchState.RUNNING, None, "pod a Running, deleted") == deleted
+    assert LaunchStatus(LaunchState.QUEUED, None, "pod b Pending") == again
+    assert LaunchState.GONE is client.poll(HANDLE).state
+
+
+def test_a_pod_that_was_bound_to_a_node_by_hand_has_one(
+    server: ApiServerStandIn, client: PodsClient
+) -> None:
+    """No scheduler has said so."""
+    bound = a_pod("a", TOKEN, "Pending")
+    bound["spec"]["nodeName"] = "node-1"
+    server.pods["streams"] = [bound]
+
+    assert LaunchState.RUNNING is client.poll(HANDLE).state
+
+
 def test_only_a_pod_with_the_label_is_deleted(server: ApiServerStandIn, client: PodsClient) -> None:
     """Whatever a server lists; and only if it is still the same pod. Twice is as once."""
     server.ignores_selector = True
@@ -182,8 +215,14 @@ def test_a_pod_that_has_gone_meanwhile_is_ended(
 @pytest.mark.parametrize(
     ("status", "body", "error", "says"),
     [
-        (401, b'{"message": "Unauthorized"}', SubmissionRefusedError, "needs the verbs list"),
-        (403, b'{"message": "pods is forbidden"}', SubmissionRefusedError, "pods is forbidden"),
+        (
+            401,
+            REFUSED % b"Unauthorized",
+            SubmissionRefusedError,
+            "401: Unauthorized; it does not know",
+        ),
+        (403, REFUSED % FORBIDDEN, SubmissionRefusedError, 'User "asker" cannot list resource'),
+        (403, b"no", SubmissionRefusedError, "answered 403: no; this process's account needs the"),
         (404, b"not here", SubmissionRefusedError, "answered 404: not here"),
         (429, b"slow down", LauncherAwayError, "answered 429: slow down"),
         (503, b"starting", LauncherAwayError, "answered 503: starting"),

@@ -40,6 +40,7 @@ state = "{folder}/state"
   sandbox_image = "localhost/pause:1"
   stream_server_address = "127.0.0.1"
   disable_apparmor = true
+  restrict_oom_score_adj = true
 [plugins."{module}".cni]
   bin_dir = "{debian}/usr/lib/cni"
   conf_dir = "{folder}/cni"
