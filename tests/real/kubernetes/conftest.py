@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from services import end_drivers
 
 from airflow_provider.triggers import polling
 from tests.airflow.conftest import callable_outside_of_a_task  # noqa: F401 - a fixture
+from tests.airflow.services import end_drivers
 from tests.real.hadoop.tasks import Task
 from tests.real.kubernetes.cluster import NAMESPACE, SUBMITTER, Cluster, running
 from tests.real.kubernetes.node import ADDRESS
