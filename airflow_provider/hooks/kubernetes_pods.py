@@ -37,7 +37,7 @@ _PHASES: Final = {
     "Succeeded": LaunchState.ENDED,
     "Failed": LaunchState.ENDED,
 }
-_DENIED: Final = {
+_DENIED: Final[dict[int, str]] = {
     http.HTTPStatus.UNAUTHORIZED: "; it does not know the login of this process",
     http.HTTPStatus.FORBIDDEN: (
         "; this process's account needs the verbs list and delete on pods there"

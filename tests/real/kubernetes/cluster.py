@@ -155,9 +155,8 @@ class Cluster:
             f"{prefix}.container.image": SPARK,
             f"{prefix}.file.upload.path": f"file://{self.shared}/uploads",
             f"{prefix}.authenticate.driver.serviceAccountName": DRIVERS,
-            # There is no DNS, and nothing that brings a service's address to its pods.
+            # Nothing brings the address of a service to its pods.
             f"{prefix}.driver.master": self.url,
-            f"{prefix}.executor.useDriverPodIP": "true",
             f"{prefix}.driver.request.cores": "0.1",
             f"{prefix}.executor.request.cores": "0.1",
             f"{prefix}.report.interval": "500ms",

@@ -64,6 +64,8 @@ def task(
 
     def make(mode: str, **arguments: object) -> Task:
         name = request.node.originalname
+        if mode == "client":
+            arguments.setdefault("conf", {"spark.driver.host": ADDRESS})
         made.append(Task(tmp_path, name, mode, **{"conn_id": CONNECTION, **arguments}))
         return made[-1]
 

@@ -12,7 +12,8 @@ from pathlib import Path
 PAUSE = "localhost/pause:1"
 SPARK = "localhost/spark:1"
 BUSYBOX = "bin/busybox"
-# What the entrypoint of Spark's own images does; see its resource-managers/kubernetes.
+# What the entrypoint of Spark's own images does; see its resource-managers/kubernetes. There is no
+# DNS here: executors find the driver by its pod's address, and not by that of its service.
 ENTRYPOINT = r"""#!/bin/bash
 set -e
 part="$1"
@@ -21,7 +22,7 @@ case "$part" in
 driver)
     exec "$SPARK_HOME/bin/spark-submit" \
         --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
-        --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" \
+        --conf "spark.driver.host=$SPARK_DRIVER_BIND_ADDRESS" \
         --deploy-mode client "$@"
     ;;
 executor)
