@@ -1,4 +1,4 @@
-"""What is asked about pods, of a real API server and a real kubelet; the pods run no Spark."""
+"""The questions about pods, to a real API server and a real kubelet; the pods run no Spark."""
 
 from __future__ import annotations
 
