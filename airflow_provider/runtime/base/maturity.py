@@ -108,7 +108,7 @@ COMPONENTS: Final = (
         masters=("yarn",),
     ),
     Component(
-        "Kubernetes, EMR Serverless, Livy",
+        "Kubernetes, SparkApplications, EMR Serverless, Livy",
         "stand-ins of this project",
         Status.EXPERIMENTAL,
         masters=("k8s://",),
