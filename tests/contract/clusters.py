@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -169,17 +170,16 @@ def kube_config(url: str, token: str) -> dict[str, Any]:
 
 
 def spark_application_launcher(
-    url: str, token: str, extra: dict[str, Any] | None = None, **options: str
+    url: str, token: str, options: Mapping[str, str], extra: Mapping[str, Any] | None = None
 ) -> SparkApplicationLauncher:
     """Return a launcher as Airflow makes it of a connection."""
     from airflow.sdk import Connection
 
-    extra = {"kube_config": json.dumps(kube_config(url, token)), "namespace": "streams"} | (
-        extra or {}
-    )
-    made = Connection(conn_id="kube", conn_type="kubernetes", extra=json.dumps(extra))
+    login = {"kube_config": json.dumps(kube_config(url, token)), "namespace": "streams"}
+    given_extra = json.dumps({**login, **(extra or {})})
+    made = Connection(conn_id="kube", conn_type="kubernetes", extra=given_extra)
     given = {"entry_point": str(PROGRAM), "runtime": "/no/runtime.zip", "spark_version": "4.3.0"}
-    return SPARK_APPLICATION.open(made, given | options, "conn_id 'kube'")
+    return SPARK_APPLICATION.open(made, {**given, **options}, "conn_id 'kube'")
 
 
 class OperatorCluster(LivyCluster):
@@ -197,7 +197,7 @@ class OperatorCluster(LivyCluster):
 
     def open(self, password: str | None = None) -> SparkApplicationLauncher:  # type: ignore[override]
         token = password or self.secrets[0]
-        return spark_application_launcher(self.url, token, operator=self.operator)
+        return spark_application_launcher(self.url, token, {"operator": self.operator})
 
     def open_as_stranger(self) -> SparkApplicationLauncher:  # type: ignore[override]
         return self.open("wr0ng")

@@ -119,7 +119,8 @@ class Applications:
             return {"applicationState": {"state": state, "errorMessage": said}, "driverInfo": {}}
         if code is None:
             return {"currentState": {"currentStateSummary": "RunningHealthy", "message": "runs"}}
-        ended = {"currentStateSummary": "Failed" if code else "Succeeded", "message": "ended"}
+        last = "Failed" if code else "Succeeded"
+        ended: dict[str, Any] = {"currentStateSummary": last, "message": "ended"}
         terminated = {
             "name": "spark-kubernetes-driver",
             "state": {"terminated": {"exitCode": code}},
@@ -174,8 +175,8 @@ class Applications:
         state: dict[str, Any] = {"running": {}}
         if code is not None:
             state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
-        container = {"name": "spark-kubernetes-driver", "image": "spark", "imageID": ""}
-        container |= {"ready": False, "restartCount": 0, "state": state}
+        container: dict[str, Any] = {"name": "spark-kubernetes-driver", "image": "spark"}
+        container |= {"imageID": "", "ready": False, "restartCount": 0, "state": state}
         phase = {None: "Running", 0: "Succeeded"}.get(code, "Failed")
         return {
             "metadata": {"name": f"{name}-driver", "uid": f"pod-of-{name}", "labels": labels},

@@ -61,7 +61,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 def opened(
     server: ApiServer, operator: str = "kubeflow", **options: str
 ) -> SparkApplicationLauncher:
-    return spark_application_launcher(server.url, SECRET, operator=operator, **options)
+    return spark_application_launcher(server.url, SECRET, {"operator": operator, **options})
 
 
 def put_status(server: ApiServer, **status: Any) -> None:
@@ -687,7 +687,7 @@ def test_a_connection_without_a_login_is_refused(tmp_path: Path, monkeypatch: An
     """What is missing is said in one line, without what the kube config has."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    wrong = [
+    wrong: list[dict[str, Any]] = [
         {"kube_config": None},
         {"kube_config": "]"},
         {"kube_config": "{}"},
@@ -698,7 +698,7 @@ def test_a_connection_without_a_login_is_refused(tmp_path: Path, monkeypatch: An
     ]
     for extra in wrong:
         with pytest.raises(ConfigError, match="conn_id 'kube': has no login") as raised:
-            spark_application_launcher("http://127.0.0.1:9", SECRET, extra)
+            spark_application_launcher("http://127.0.0.1:9", SECRET, {}, extra)
         assert 1 == len(str(raised.value).splitlines())
         assert SECRET not in str(raised.value)
 
@@ -708,18 +708,18 @@ def test_a_kube_config_is_a_file_too(server: ApiServer, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(json.dumps(kube_config(server.url, SECRET)))
     extra = {"kube_config": None, "kube_config_path": str(file), "namespace": "other"}
-    launcher = spark_application_launcher(server.url, "", extra)
+    launcher = spark_application_launcher(server.url, "", {}, extra)
 
     with pytest.raises(ConfigError, match="has no namespace 'other'"):
         launcher.check()
-    spark_application_launcher(server.url, "", extra, namespace="streams").check()
+    spark_application_launcher(server.url, "", {"namespace": "streams"}, extra).check()
 
 
 def test_a_missing_library_names_the_extra(monkeypatch: Any) -> None:
     """Without the provider of Kubernetes the error says what to install."""
     monkeypatch.setitem(sys.modules, "airflow.providers.cncf.kubernetes", None)
     with pytest.raises(ConfigError, match=r"needs the extra 'kubernetes': pip install"):
-        spark_application_launcher("http://127.0.0.1:9", SECRET)
+        spark_application_launcher("http://127.0.0.1:9", SECRET, {})
 
 
 KUBEFLOW_ANSWER = {
