@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,30 +37,58 @@ def jars_of(pom: Path, **properties: str) -> list[Path]:
     return sorted(_made(pom, " ".join(options), copy).glob("*.jar"))
 
 
-def program_of(module: Path, package: str) -> Path:
+def program_of(
+    module: Path, package: str, *, strings: Mapping[str, str] | None = None, is_static: bool = False
+) -> Path:
     """Return a program of Go, built from a package of a ``go.mod``'s requirements.
 
-    Without Go or its registry the test is skipped.
+    Without Go or its registry the test is skipped. *strings* are variables of the program, which
+    links no library of C if it *is_static*.
     """
+    flags = ["-s", "-w", *(f"-X {name}={value}" for name, value in (strings or {}).items())]
+    environ = {"CGO_ENABLED": "0"} if is_static else {}
 
     def build(folder: Path) -> None:
         folder.mkdir()
         shutil.copy(module, folder / "go.mod")
         # The file names what is required directly; Go adds the rest to its copy.
-        command = [
-            "go",
-            "build",
-            "-C",
-            str(folder),
-            "-mod=mod",
-            "-trimpath",
-            "-ldflags=-s -w",
-            "-o",
-            "program",
-        ]
-        _run(module.parent.name, [*command, package], seconds=BUILD_S)
+        command = ["go", "build", "-C", str(folder), "-mod=mod", "-trimpath"]
+        options = [f"-ldflags={' '.join(flags)}", "-o", "program"]
+        _run(module.parent.name, [*command, *options, package], seconds=BUILD_S, environ=environ)
 
-    return _made(module, package, build) / "program"
+    more = " ".join([package, *flags[2:], *environ])
+    return _made(module, more, build) / "program"
+
+
+def debian_packages(names: Path) -> Path:
+    """Return a folder with the files of Debian's packages, one a line; none is installed.
+
+    Without Debian's tools or its registry the test is skipped.
+    """
+    what = names.parent.name
+
+    def fetch(folder: Path) -> None:
+        folder.mkdir()
+        chosen = names.read_text().split()
+        _run(what, ["apt-get", "download", *chosen], seconds=FETCH_S, folder=folder)
+        for archive in sorted(folder.glob("*.deb")):
+            _run(what, ["dpkg-deb", "--extract", str(archive), str(folder)], seconds=FETCH_S)
+
+    return _made(names, "", fetch)
+
+
+def python_packages(requirements: Path) -> Path:
+    """Return a folder with packages of Python, without what they depend on.
+
+    Without PyPI the test is skipped.
+    """
+
+    def install(folder: Path) -> None:
+        options = ["-q", "--no-deps", "--no-compile", "--target", str(folder)]
+        command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
+        _run(requirements.parent.name, command, seconds=FETCH_S)
+
+    return _made(requirements, "", install)
 
 
 def _made(recipe: Path, more: str, make: Callable[[Path], None]) -> Path:
@@ -77,13 +107,26 @@ def _made(recipe: Path, more: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _run(what: str, command: Sequence[str], *, seconds: float) -> None:
+def _run(
+    what: str,
+    command: Sequence[str],
+    *,
+    seconds: float,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> None:
     tool = shutil.which(command[0])
     if tool is None:
         pytest.skip(f"{what}: no {command[0]} here")
     try:
         done = subprocess.run(
-            [tool, *command[1:]], capture_output=True, text=True, timeout=seconds, check=False
+            [tool, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env={**os.environ, **(environ or {})},
+            cwd=folder,
         )
     except subprocess.TimeoutExpired:
         pytest.skip(f"{what}: {command[0]} has not fetched it in {seconds:.0f} s")
