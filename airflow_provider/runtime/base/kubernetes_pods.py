@@ -40,7 +40,6 @@ _PHASES: Final = {
     "Succeeded": LaunchState.ENDED,
     "Failed": LaunchState.ENDED,
 }
-_DENIED: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 _GONE: Final = frozenset({http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT})  # or a later pod
 _WRONG: Final = (AttributeError, KeyError, TypeError, ValueError)  # of the client, for an answer
 
@@ -75,7 +74,9 @@ def kubernetes_errors(named: str, what: str, rights: str) -> Iterator[None]:
         said = f"{named}: {what}: answered {status}: {message_of(error)}"
         if is_transient(status) or not status:
             raise LauncherAwayError(said) from None
-        if status in _DENIED:
+        if status == http.HTTPStatus.UNAUTHORIZED:
+            said += "; it does not know the login of this process"
+        if status == http.HTTPStatus.FORBIDDEN:
             said += f"; this process's account needs {rights}"
         raise SubmissionRefusedError(said) from None
     except (HTTPError, OSError) as error:
@@ -144,9 +145,9 @@ class PodsClient:
             return LaunchStatus(LaunchState.UNKNOWN, None, str(error))
 
     def end(self, handle: Handle) -> None:
-        """Delete the driver's pod, unless it is over. Idempotent."""
+        """Delete the driver's pod, unless it is over or deleted. Idempotent."""
         for pod in self._pods(handle):
-            if _is_over(pod):
+            if _is_over(pod) or _is_deleted(pod):
                 continue
             with self._explained(f"delete pod {pod.metadata.name}"):
                 self._delete(pod.metadata.name, pod.metadata.uid, _namespace(handle))
@@ -231,18 +232,24 @@ def _labels(pod: Any) -> Mapping[str, str]:
 
 def _current(pods: list[Any]) -> Any:
     """Return the pod that lives: there are several if the driver was started again."""
-    return max(pods, key=lambda pod: not _is_over(pod))
+    return max(pods, key=lambda pod: (not _is_over(pod), not _is_deleted(pod)))
 
 
 def _is_over(pod: Any) -> bool:
     return _PHASES.get(pod.status.phase) is LaunchState.ENDED
 
 
+def _is_deleted(pod: Any) -> bool:
+    """Whether the pod was deleted: it stays until its node has ended it, and longer without one."""
+    return pod.metadata.deletion_timestamp is not None
+
+
 def _status_of(pod: Any) -> LaunchStatus:
     state = _PHASES.get(pod.status.phase, LaunchState.UNKNOWN)
     conditions = pod.status.conditions or []
     unscheduled = next((c for c in conditions if c.type == "PodScheduled"), None)
-    has_node = unscheduled is not None and unscheduled.status == "True"
+    has_node = bool(pod.spec.node_name)
+    has_node = has_node or (unscheduled is not None and unscheduled.status == "True")
     if state is LaunchState.QUEUED and has_node:
         state = LaunchState.RUNNING  # such as one whose image cannot be pulled
     container = _driver_of(pod)
@@ -257,7 +264,8 @@ def _status_of(pod: Any) -> LaunchStatus:
         said = said or unscheduled.message or ""
     if pod.status.phase == "Succeeded":
         code = 0
-    reason = first_line(f"pod {pod.metadata.name} {pod.status.phase} {said}")
+    deleted = ", deleted" if _is_deleted(pod) else ""
+    reason = first_line(f"pod {pod.metadata.name} {pod.status.phase}{deleted} {said}")
     return LaunchStatus(state, code if state is LaunchState.ENDED else None, reason)
 
 
