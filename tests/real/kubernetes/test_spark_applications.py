@@ -1,0 +1,463 @@
+"""SparkApplications on a real API server with both CRDs, and Kubeflow's real operator.
+
+There is no node here: a test writes into a pod's status what a node would, and the operator, its
+``spark-submit`` and the API server do the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client, config
+
+from airflow_provider.runtime.api.launchers import Application, Handle, LaunchState, LaunchStatus
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LauncherAwayError,
+    SubmissionRefusedError,
+)
+from airflow_provider.runtime.testing.launchers import a_token, until
+from tests.real.kubernetes import spark_operators
+from tests.real.kubernetes.control_plane import ControlPlane
+from tests.real.kubernetes.provider import add_provider
+from tests.real.kubernetes.servers import Server, await_that
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+NAMESPACE, ASKER, NOBODY = "streams", "asker", "nobody"
+PAGE = Path(__file__).parents[3] / "docs" / "launchers.md"
+BOTH = pytest.mark.parametrize("operator", ["kubeflow", "apache"])
+LABEL = "spark-stream-driver-id"
+APPLICATION = Application(
+    arguments=("driver", "run", "s3a://lake/job"), conf={"spark.executor.memory": "512m"}
+)
+DRIVER = "spark-kubernetes-driver"
+
+
+class Plane:
+    """A control plane with users, CRDs, and what a node would write.
+
+    Attributes:
+        plane: etcd, the API server, its controllers and its scheduler.
+        api: the client of the administrator.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.plane = ControlPlane(folder, "127.0.0.1", ASKER, NOBODY)
+        login = client.Configuration()
+        config.load_kube_config(str(self.plane.config), client_configuration=login)
+        self.api = client.ApiClient(login)
+        self.pods, self.custom = client.CoreV1Api(self.api), client.CustomObjectsApi(self.api)
+
+    def start(self) -> None:
+        self.plane.start()
+        self.pods.create_namespace({"metadata": {"name": NAMESPACE}})
+        await_that("the namespace has its account", self._has_account)
+        self._grant(yaml.safe_load(role_of_the_page()))
+
+    def _has_account(self) -> bool:
+        with contextlib.suppress(client.ApiException):
+            return bool(self.pods.read_namespaced_service_account("default", NAMESPACE))
+        return False
+
+    def _grant(self, role: dict[str, Any]) -> None:
+        """Give one user exactly the rights that the page names, of both operators."""
+        role["rules"][0]["apiGroups"].append("spark.apache.org")
+        rights = client.RbacAuthorizationV1Api(self.api)
+        rights.create_namespaced_role(NAMESPACE, role)
+        group = "rbac.authorization.k8s.io"
+        binding = {
+            "metadata": {"name": ASKER},
+            "subjects": [{"kind": "User", "apiGroup": group, "name": ASKER}],
+            "roleRef": {"kind": "Role", "apiGroup": group, "name": role["metadata"]["name"]},
+        }
+        rights.create_namespaced_role_binding(NAMESPACE, binding)
+
+    def open(self, operator: str, user: str = ASKER, **options: str) -> Any:
+        """Return a launcher as Airflow makes it of a user's connection."""
+        from airflow.sdk import Connection
+
+        from airflow_provider.extensions.spark_application.launcher import SPARK_APPLICATION
+
+        file = self.plane.write_config(f"{user}.config", user, NAMESPACE)
+        extra = json.dumps({"kube_config_path": str(file), "namespace": NAMESPACE})
+        given = {
+            "operator": operator,
+            "entry_point": "local:///opt/driver.py",
+            "runtime": "local:///opt/runtime.zip",
+            "spark_version": "4.3.0",
+            "image": "localhost/spark:1",
+        }
+        connection = Connection(conn_id="kube", conn_type="kubernetes", extra=extra)
+        return SPARK_APPLICATION.open(connection, {**given, **options}, "conn_id 'kube'")
+
+    def applications(self, operator: str) -> list[Any]:
+        listed = self.custom.list_namespaced_custom_object(*where(operator))
+        return list(listed["items"])
+
+    def put_status(self, operator: str, name: str, status: Any) -> None:
+        """Write a status as an operator does."""
+        self.custom.patch_namespaced_custom_object_status(
+            *where(operator), name, {"status": status}
+        )
+
+    def driver(self, token: str) -> Any:
+        """Return the driver's pod; None before there is one."""
+        selector = f"{LABEL}={token},spark-role=driver"
+        found = self.pods.list_namespaced_pod(NAMESPACE, label_selector=selector).items
+        return found[0] if found else None
+
+    def put_phase(self, token: str, phase: str, **state: Any) -> None:
+        """Write the status of a driver's pod as its node does."""
+        container = {"name": DRIVER, "image": "x", "imageID": "x", "ready": not state}
+        container |= {"restartCount": 0, "state": state or {"running": {}}}
+        status = {"phase": phase, "containerStatuses": [container]}
+        name = self.driver(token).metadata.name
+        self.pods.patch_namespaced_pod_status(name, NAMESPACE, {"status": status})
+
+
+def where(operator: str) -> tuple[str, str, str, str]:
+    group, version = {
+        "kubeflow": ("sparkoperator.k8s.io", "v1beta2"),
+        "apache": ("spark.apache.org", "v1"),
+    }[operator]
+    return group, version, NAMESPACE, "sparkapplications"
+
+
+def role_of_the_page() -> str:
+    (found,) = re.findall(r"```yaml\n(apiVersion: rbac.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    add_provider()
+    folder = Path(tempfile.mkdtemp(prefix="k8s-"))
+    made = Plane(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.plane.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def crds(plane: Plane) -> dict[str, bool]:
+    """Which CRDs are installed; :func:`cluster` installs the one that a test needs."""
+    del plane
+    return {}
+
+
+@pytest.fixture
+def operator() -> str:
+    return "kubeflow"
+
+
+@pytest.fixture
+def cluster(plane: Plane, crds: dict[str, bool], operator: str) -> Plane:
+    if operator not in crds:
+        crd = spark_operators.crd_of(operator)
+        with pytest.raises(ConfigError, match="install .* operator for Spark with its CRDs"):
+            plane.open(operator).check()
+        spark_operators.install(crd, plane.api)
+        crds[operator] = True
+    return plane
+
+
+# --- a real API server and both CRDs --------------------------------------------------------------
+
+
+@BOTH
+def test_all_published_states_are_known(cluster: Plane, operator: str) -> None:
+    """A state that an operator has and we do not would be UNKNOWN."""
+    from airflow_provider.extensions.spark_application import resources
+
+    del cluster
+    known = {"kubeflow": resources._KUBEFLOW_STATES, "apache": resources._APACHE_STATES}[operator]
+    # Of Kubeflow's the one that means that nothing is known; of Apache's one of 1.1.
+    assert spark_operators.states_of(operator) - known.keys() <= {"UNKNOWN"}
+    assert known.keys() - spark_operators.states_of(operator) <= {"Suspended"}
+
+
+@BOTH
+def test_an_application_is_what_the_crd_takes(cluster: Plane, operator: str) -> None:
+    """With the rights of the page it is checked, made once by racing submissions, and ended."""
+    cluster.open(operator).check()
+    before = len(cluster.applications(operator))
+    token = a_token()
+    with ThreadPoolExecutor(8) as pool:
+        submitted = [
+            pool.submit(cluster.open(operator).submit, APPLICATION, token) for _ in range(8)
+        ]
+        handles = {each.result().id for each in submitted}
+    launcher = cluster.open(operator)
+    handle = launcher.submit(APPLICATION, token)
+    queued = launcher.poll(handle)
+    made = [each["metadata"]["name"] for each in cluster.applications(operator)]
+    launcher.end(handle)
+    until(launcher, handle, lambda status: status.state is LaunchState.GONE)
+    launcher.end(handle)
+
+    assert {handle.id} == handles
+    assert LaunchState.QUEUED is queued.state
+    assert 1 == len(made) - before
+    assert launcher.log(handle).lines == ()
+
+
+@BOTH
+def test_a_template_is_checked_by_the_crd(cluster: Plane, operator: str) -> None:
+    """An unknown field, and a value of another type, are refused before anything is stored."""
+    before = len(cluster.applications(operator))
+    for template, says in (
+        ({"spec": {"imaeg": "x"}}, 'unknown field "spec.imaeg"'),
+        ({"spec": {"sparkConf": {"spark.ui.enabled": False}}}, "spark.ui.enabled"),
+    ):
+        launcher = cluster.open(operator, template=json.dumps(template))
+        with pytest.raises(SubmissionRefusedError, match=re.escape(says)) as raised:
+            launcher.check()
+        assert 1 == len(str(raised.value).splitlines())
+
+    assert before == len(cluster.applications(operator))
+
+
+@BOTH
+def test_whole_templates_are_taken(cluster: Plane, operator: str) -> None:
+    """What users have in theirs: environment from secrets, volumes, tolerations."""
+    env = [{"name": "P", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    pod = {"spec": {"containers": [{"name": DRIVER, "env": env}]}}
+    spec: dict[str, Any] = {
+        "driver": {"env": env, "cores": 1, "volumeMounts": [{"name": "v", "mountPath": "/v"}]},
+        "executor": {"instances": 2},
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "timeToLiveSeconds": 86400,
+    }
+    if operator == "apache":
+        spec = {
+            "driverSpec": {"podTemplateSpec": pod},
+            "applicationTolerations": {"ttlAfterStopMillis": 86_400_000},
+        }
+    cluster.open(operator, template=json.dumps({"spec": spec})).check()
+
+
+@BOTH
+def test_a_foreign_application_is_left_alone(cluster: Plane, operator: str) -> None:
+    """It has our name, and not our label."""
+    launcher, token = cluster.open(operator), a_token()
+    handle = launcher.submit(APPLICATION, token)
+    other = {"metadata": {"labels": {LABEL: "another"}}}
+    cluster.custom.patch_namespaced_custom_object(*where(operator), handle.id, other)
+    for act in (lambda: launcher.submit(APPLICATION, token), lambda: launcher.end(handle)):
+        with pytest.raises(SubmissionRefusedError, match="not ours"):
+            act()
+
+    assert LaunchState.GONE is launcher.poll(handle).state
+    assert handle.id in [each["metadata"]["name"] for each in cluster.applications(operator)]
+    cluster.custom.delete_namespaced_custom_object(*where(operator), handle.id)
+
+
+@BOTH
+def test_a_user_without_rights_is_refused(cluster: Plane, operator: str) -> None:
+    """Nothing is made or ended, and the verbs are named."""
+    handle = cluster.open(operator).submit(APPLICATION, a_token())
+    stranger = cluster.open(operator, NOBODY)
+    for act in (
+        stranger.check,
+        lambda: stranger.submit(APPLICATION, a_token()),
+        lambda: stranger.end(handle),
+    ):
+        with pytest.raises(SubmissionRefusedError, match="create, get and delete") as raised:
+            act()
+        assert 1 == len(str(raised.value).splitlines())
+
+    assert LaunchState.UNKNOWN is stranger.poll(handle).state
+    cluster.open(operator).end(handle)
+
+
+@BOTH
+def test_a_namespace_that_is_not_there(cluster: Plane, operator: str) -> None:
+    """A user with all rights hears of the namespace, and not of the CRD."""
+    with pytest.raises(ConfigError, match="has no namespace 'elsewhere'"):
+        cluster.open(operator, "admin", namespace="elsewhere").check()
+
+
+def test_a_queue_of_kubeflow(cluster: Plane) -> None:
+    """The CRD of 2.4 and later has ``suspend``."""
+    cluster.open("kubeflow", queue="night").check()
+
+
+@pytest.mark.parametrize("operator", ["apache"])
+def test_a_queue_of_apache(cluster: Plane) -> None:
+    """The CRD of 1.0 has no ``suspend``, and its operator does not wait."""
+    with pytest.raises(ConfigError, match=r"queues from version 1\.1 on"):
+        cluster.open("apache", queue="night").check()
+
+
+@pytest.mark.parametrize("operator", ["apache"])
+def test_a_status_of_apache(cluster: Plane) -> None:
+    """As its operator writes it: the exit code is that of the driver's last status."""
+    launcher = cluster.open("apache")
+    handle = launcher.submit(APPLICATION, a_token())
+    states = []
+    ended = {"name": DRIVER, "state": {"terminated": {"exitCode": 3}}}
+    ended |= {"image": "x", "imageID": "x", "ready": False, "restartCount": 0}
+    failed = {
+        "currentStateSummary": "Failed",
+        "message": "Driver has one or more failed critical container(s)",
+        "lastObservedDriverStatus": {"phase": "Failed", "containerStatuses": [ended]},
+    }
+    released = {"currentStateSummary": "ResourceReleased", "message": "released"}
+    running = {"currentStateSummary": "RunningHealthy"}
+    for current, history in ((running, {}), (failed, {}), (released, {"4": failed, "5": released})):
+        put = {"currentState": current, "stateTransitionHistory": history}
+        cluster.put_status("apache", handle.id, put)
+        status = launcher.poll(handle)
+        states.append((status.state, status.exit_code))
+
+    ends = (LaunchState.ENDED, 3)
+    assert [(LaunchState.RUNNING, None), ends, ends] == states
+
+
+@BOTH
+def test_an_api_server_that_dies_says_nothing(cluster: Plane, operator: str) -> None:
+    """Killed and started again, it has the application."""
+    launcher = cluster.open(operator)
+    handle = launcher.submit(APPLICATION, a_token())
+    cluster.plane.api.kill()
+    away = launcher.poll(handle)
+    with pytest.raises(LauncherAwayError):
+        launcher.submit(APPLICATION, handle.driver_id)
+    cluster.plane.start_api()
+    # A resource of a CRD may be missing for a moment: that is no end.
+    seen: list[LaunchState] = []
+
+    def is_queued() -> bool:
+        seen.append(launcher.poll(handle).state)
+        return seen[-1] is LaunchState.QUEUED
+
+    await_that("it is queued", is_queued)
+
+    assert LaunchState.UNKNOWN is away.state
+    assert {LaunchState.UNKNOWN, LaunchState.QUEUED} >= set(seen)
+    assert handle == launcher.submit(APPLICATION, handle.driver_id)
+    launcher.end(handle)
+
+
+# --- Kubeflow's operator --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def controller(plane: Plane, crds: dict[str, bool]) -> Iterator[Server]:
+    """Kubeflow's controller; it is started once, after the tests without it."""
+    folder = Path(tempfile.mkdtemp(prefix="operator-"))
+    server = spark_operators.kubeflow_controller(plane.plane, folder)
+    if "kubeflow" not in crds:
+        spark_operators.install(spark_operators.crd_of("kubeflow"), plane.api)
+        crds["kubeflow"] = True
+    # Its caches wait for all of its kinds.
+    for crd in spark_operators.other_crds():
+        spark_operators.install(crd, plane.api)
+    server.start()
+    yield server
+    server.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclasses.dataclass
+class Run:
+    """An application that the operator has submitted."""
+
+    cluster: Plane
+    launcher: Any
+    handle: Handle
+
+    def await_state(self, state: LaunchState) -> LaunchStatus:
+        return until(self.launcher, self.handle, lambda status: status.state is state)
+
+    def await_driver(self) -> Any:
+        await_that("there is a driver", lambda: self.cluster.driver(self.handle.driver_id))
+        return self.cluster.driver(self.handle.driver_id)
+
+
+@pytest.fixture
+def run(cluster: Plane, controller: Server) -> Iterator[Run]:
+    del controller
+    launcher = cluster.open("kubeflow")
+    made = Run(cluster, launcher, launcher.submit(APPLICATION, a_token()))
+    yield made
+    made.launcher.end(made.handle)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_operator_makes_a_driver(run: Run, code: int) -> None:
+    """Its pod has the token, the conf and the arguments; its end is the application's."""
+    pod = run.await_driver()
+    queued = run.launcher.poll(run.handle)
+    (container,) = pod.spec.containers
+    run.cluster.put_phase(run.handle.driver_id, "Running")
+    running = run.await_state(LaunchState.RUNNING)
+    terminated = {"exitCode": code, "reason": "Error" if code else "Completed"}
+    phase = "Failed" if code else "Succeeded"
+    run.cluster.put_phase(run.handle.driver_id, phase, terminated=terminated)
+    status = run.await_state(LaunchState.ENDED)
+    run.launcher.end(run.handle)
+
+    assert "localhost/spark:1" == container.image
+    assert [*APPLICATION.arguments] == container.args[-3:]
+    assert "local:///opt/driver.py" in container.args
+    assert LaunchState.QUEUED is queued.state
+    assert running.exit_code is None
+    assert code == status.exit_code
+    assert status == run.launcher.poll(run.handle)
+
+
+@pytest.mark.spark
+def test_an_end_removes_the_driver(run: Run) -> None:
+    """The application is gone when its pod is."""
+    run.await_driver()
+    run.launcher.end(run.handle)
+    run.await_state(LaunchState.GONE)
+
+    assert run.cluster.driver(run.handle.driver_id) is None
+
+
+@pytest.mark.spark
+def test_a_suspended_application_waits(cluster: Plane, controller: Server) -> None:
+    """Until Kueue, or a person, resumes it: then the operator submits it."""
+    launcher = cluster.open("kubeflow", queue="night")
+    run = Run(cluster, launcher, launcher.submit(APPLICATION, a_token()))
+    suspended = until(launcher, run.handle, lambda status: "SUSPENDED" in status.reason)
+    without = cluster.driver(run.handle.driver_id)
+    resumed = {"spec": {"suspend": False}}
+    cluster.custom.patch_namespaced_custom_object(*where("kubeflow"), run.handle.id, resumed)
+    pod = run.await_driver()
+    launcher.end(run.handle)
+
+    assert (LaunchState.QUEUED, None) == (suspended.state, without)
+    assert run.handle.driver_id == pod.metadata.labels[LABEL]
+    assert "kueue.x-k8s.io/queue-name" not in pod.metadata.labels
+
+
+@pytest.mark.spark
+def test_a_submission_that_fails_is_an_end(cluster: Plane, controller: Server) -> None:
+    """With the reason of ``spark-submit`` in one line; nothing is started again."""
+    launcher = cluster.open("kubeflow", service_account="nobody-has-it")
+    handle = launcher.submit(APPLICATION, a_token())
+    status = until(launcher, handle, lambda status: status.is_over)
+    launcher.end(handle)
+
+    assert (LaunchState.ENDED, None) == (status.state, status.exit_code)
+    assert "failed to submit" in status.reason
+    assert 1 == len(status.reason.splitlines())
