@@ -145,6 +145,20 @@ def test_of_several_pods_the_living_one_counts(
     assert LaunchState.RUNNING is client.poll(HANDLE).state
 
 
+def test_a_pod_that_was_deleted_counts_last(server: ApiServerStandIn, client: PodsClient) -> None:
+    """It stays until its node has ended it, is not deleted again, and another one comes first."""
+    deleted = a_pod("a", TOKEN)
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    server.pods["streams"] = [deleted]
+    alone = client.poll(HANDLE)
+    client.end(HANDLE)
+    server.pods["streams"].append(a_pod("b", TOKEN))
+
+    assert LaunchStatus(LaunchState.RUNNING, None, "pod a Running, deleted") == alone
+    assert [] == server.deleted()
+    assert "pod b Running" == client.poll(HANDLE).reason
+
+
 def test_only_a_pod_with_the_label_is_deleted(server: ApiServerStandIn, client: PodsClient) -> None:
     """Whatever a server lists; and only if it is still the same pod. Twice is as once."""
     server.ignores_selector = True
@@ -183,8 +197,13 @@ def test_a_pod_that_has_gone_meanwhile_is_ended(
 @pytest.mark.parametrize(
     ("status", "body", "error", "says"),
     [
-        (401, b'{"message": "Unauthorized"}', SubmissionRefusedError, "needs the verbs list"),
-        (403, b'{"message": "pods is forbidden"}', SubmissionRefusedError, "pods is forbidden"),
+        (401, b'{"message": "Unauthorized"}', SubmissionRefusedError, "does not know the login"),
+        (
+            403,
+            b'{"message": "pods is forbidden"}',
+            SubmissionRefusedError,
+            "403: pods is forbidden; this process's account needs the verbs list",
+        ),
         (404, b"not here", SubmissionRefusedError, "answered 404: not here"),
         (429, b"slow down", LauncherAwayError, "answered 429: slow down"),
         (503, b"starting", LauncherAwayError, "answered 503: starting"),

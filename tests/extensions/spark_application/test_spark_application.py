@@ -385,7 +385,7 @@ def test_an_application_that_was_just_deleted_is_submitted_again(server: ApiServ
     ("code", "error", "says"),
     [
         (400, SubmissionRefusedError, "answered 400: no"),
-        (401, SubmissionRefusedError, "needs the verbs create, get and delete"),
+        (401, SubmissionRefusedError, "does not know the login of this process"),
         (403, SubmissionRefusedError, "needs the verbs create, get and delete"),
         (422, SubmissionRefusedError, "answered 422: no"),
         (429, LauncherAwayError, "answered 429: no"),

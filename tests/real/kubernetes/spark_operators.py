@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 import yaml
 from kubernetes import client
@@ -64,8 +64,18 @@ def install(crd: dict[str, Any], api: client.ApiClient) -> None:
     await_that(f"{name} is established", is_established)
 
 
-def kubeflow_controller(plane: ControlPlane, folder: Path) -> Server:
-    """Return Kubeflow's controller, which submits with the Spark of this machine."""
+def spark_home(folder: Path) -> Path:
+    """Return a Spark of which ``spark-submit`` is a stand-in."""
+    program = folder / "spark" / "bin" / "spark-submit"
+    program.parent.mkdir(parents=True)
+    code = Path(__file__).with_name("submit_stand_in.py")
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n')
+    program.chmod(0o755)
+    return folder / "spark"
+
+
+def kubeflow_controller(plane: ControlPlane, folder: Path, home: Path) -> Server:
+    """Return Kubeflow's controller, which submits with the Spark of *home*."""
     program = program_of(MODULE, f"{KUBEFLOW}/cmd/operator")
     host, _, port = plane.url.removeprefix("https://").partition(":")
     (health,) = free_ports(1)
@@ -73,7 +83,7 @@ def kubeflow_controller(plane: ControlPlane, folder: Path) -> Server:
         "KUBERNETES_SERVICE_HOST": host,
         "KUBERNETES_SERVICE_PORT": port,
         "KUBECONFIG": str(plane.config),
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_HOME": str(home),
         "JAVA_HOME": java_home(),
     }
     options: dict[str, object] = {

@@ -1,7 +1,7 @@
 """SparkApplications on a real API server with both CRDs, and Kubeflow's real operator.
 
-There is no node here: a test writes into a pod's status what a node would, and the operator, its
-``spark-submit`` and the API server do the rest.
+There is no node here: a test writes into a pod's status what a node would, and the operator and the
+API server do the rest. ``spark-submit`` is Spark's own, or a stand-in that needs no JVM.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 from kubernetes import client, config
@@ -357,17 +358,22 @@ def test_an_api_server_that_dies_says_nothing(cluster: Plane, operator: str) -> 
 # --- Kubeflow's operator --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def controller(plane: Plane, crds: dict[str, bool]) -> Iterator[Server]:
-    """Kubeflow's controller; it is started once, after the tests without it."""
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("Spark", marks=pytest.mark.spark)])
+def controller(
+    request: pytest.FixtureRequest, plane: Plane, crds: dict[str, bool]
+) -> Iterator[Server]:
+    """Kubeflow's controller, with a stand-in for ``spark-submit``, and with Spark's own."""
     folder = Path(tempfile.mkdtemp(prefix="operator-"))
-    server = spark_operators.kubeflow_controller(plane.plane, folder)
+    is_spark = request.param == "Spark"
+    home = Path(pyspark.__file__).parent if is_spark else spark_operators.spark_home(folder)
+    server = spark_operators.kubeflow_controller(plane.plane, folder, home)
     if "kubeflow" not in crds:
         spark_operators.install(spark_operators.crd_of("kubeflow"), plane.api)
         crds["kubeflow"] = True
     # Its caches wait for all of its kinds.
-    for crd in spark_operators.other_crds():
+    for crd in spark_operators.other_crds() if "others" not in crds else ():
         spark_operators.install(crd, plane.api)
+    crds["others"] = True
     server.start()
     yield server
     server.kill()
@@ -399,7 +405,6 @@ def run(cluster: Plane, controller: Server) -> Iterator[Run]:
     made.launcher.end(made.handle)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_operator_makes_a_driver(run: Run, code: int) -> None:
     """Its pod has the token, the conf and the arguments; its end is the application's."""
@@ -423,7 +428,6 @@ def test_the_operator_makes_a_driver(run: Run, code: int) -> None:
     assert status == run.launcher.poll(run.handle)
 
 
-@pytest.mark.spark
 def test_an_end_removes_the_driver(run: Run) -> None:
     """The application is gone when its pod is."""
     run.await_driver()
@@ -433,7 +437,6 @@ def test_an_end_removes_the_driver(run: Run) -> None:
     assert run.cluster.driver(run.handle.driver_id) is None
 
 
-@pytest.mark.spark
 def test_a_suspended_application_waits(cluster: Plane, controller: Server) -> None:
     """Until Kueue, or a person, resumes it: then the operator submits it."""
     launcher = cluster.open("kubeflow", queue="night")
@@ -450,7 +453,6 @@ def test_a_suspended_application_waits(cluster: Plane, controller: Server) -> No
     assert "kueue.x-k8s.io/queue-name" not in pod.metadata.labels
 
 
-@pytest.mark.spark
 def test_a_submission_that_fails_is_an_end(cluster: Plane, controller: Server) -> None:
     """With the reason of ``spark-submit`` in one line; nothing is started again."""
     launcher = cluster.open("kubeflow", service_account="nobody-has-it")
