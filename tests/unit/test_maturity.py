@@ -45,7 +45,7 @@ def test_versions_are_those_that_tests_pin():
 )
 def test_what_a_run_uses_is_looked_up(uses, names):
     """By the scheme of the job directory and by Spark's master."""
-    assert names == [each.name.partition(", SparkApp")[0] for each in unproven(**uses)]
+    assert names == [each.name.partition(", EMR")[0] for each in unproven(**uses)]
 
 
 def test_each_scheme_has_a_row():

@@ -108,7 +108,12 @@ COMPONENTS: Final = (
         masters=("yarn",),
     ),
     Component(
-        "Kubernetes, SparkApplications, EMR Serverless, Livy",
+        "SparkApplications",
+        "a real API server, Kubeflow's operator 2.5.2, Apache's CRD 1.0; no Spark in pods",
+        Status.EXPERIMENTAL,
+    ),
+    Component(
+        "Kubernetes, EMR Serverless, Livy",
         "stand-ins of this project",
         Status.EXPERIMENTAL,
         masters=("k8s://",),

@@ -1,4 +1,4 @@
-"""What a node of Kubernetes is made of: Go's programs, Debian's containerd, runc and CNI plugins."""
+"""Programs of a node of Kubernetes: Go's programs, Debian's containerd, runc and CNI plugins."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.hooks.kubernetes_pods import LABEL, PodsClient, pods_client
+from airflow_provider.hooks.kubernetes_pods import pods_client
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
+from airflow_provider.runtime.base.kubernetes_pods import LABEL, PodsClient
 from airflow_provider.runtime.errors import SubmissionRefusedError
 from airflow_provider.runtime.observe import observer
 from tests.real.hadoop.tasks import Task
