@@ -48,7 +48,10 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         help="also try put-if-absent in this folder of job directories (default: job-root in the "
         "connection's extra, if it has one)",
     )
-    text = "ask the cluster's own service, as a task with launcher=… does: emr-serverless, livy"
+    text = (
+        "ask the cluster's own service, as a task with launcher=… does: emr-serverless, livy, "
+        "spark-application"
+    )
     check.add_argument("--launcher", metavar="KIND", help=text)
     check.add_argument(
         "--launcher-option",

@@ -25,7 +25,8 @@ class LauncherKind(Protocol):
     Attributes:
         api_version: the version of this interface that the package was written for.
         conn_types: the accepted types of connections; the first one is its own.
-        options: a dataclass; each field is a text option of ``launcher_options``.
+        options: a dataclass; each field is a text option of ``launcher_options``. One with the
+            metadata ``mapping`` may also be given as a mapping, and arrives as its JSON.
         is_experimental: whether it was never run against the real service.
         reads_local_paths: whether its drivers reach a job directory on a mounted filesystem.
     """

@@ -6,6 +6,7 @@ Triggers store the connection's id and no secret; each process looks the connect
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +46,7 @@ class LauncherChoice:
         cls,
         launcher: str | None,
         conn_id: str,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
         *,
         warm: bool | None = None,
     ) -> LauncherChoice:
@@ -64,10 +65,10 @@ class LauncherChoice:
         known = (SPARK_SUBMIT, *names_in(GROUP))
         if kind not in known:
             raise ConfigError(f"launcher {kind!r}: use one of {', '.join(map(repr, known))}")
-        _check_names(kind, options or {}, "launcher_options")
+        texts = _texts(kind, options or {}, "launcher_options")
         if warm and kind != SPARK_SUBMIT:
             raise ConfigError(f"warm: warm drivers are for {SPARK_SUBMIT}, and not for {kind}")
-        return cls(kind, conn_id, dict(options or {}))
+        return cls(kind, conn_id, texts)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "conn_id": self.conn_id, "options": dict(self.options)}
@@ -89,8 +90,8 @@ class LauncherChoice:
             raise ConfigError(
                 f"{named}: launcher in its extra is {own!r}; give an object of its options"
             )
-        _check_names(self.kind, own, f"{named}: launcher in its extra")
-        options = {**own, **self.options}
+        texts = _texts(self.kind, own, f"{named}: launcher in its extra")
+        options = {**texts, **self.options}
         return found.open(connection, options, named)
 
     @property
@@ -134,14 +135,23 @@ def get_connection(conn_id: str) -> Connection:
         ) from error
 
 
-def _check_names(kind: str, options: Mapping[str, Any], where: str) -> None:
+def _texts(kind: str, options: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return the options as texts, or raise ConfigError for one that the launcher does not take."""
     if kind == SPARK_SUBMIT:
         if options:
             raise ConfigError(f"{where}: {SPARK_SUBMIT} takes none; name a launcher")
-        return
-    known = [each.name for each in dataclasses.fields(_kind(kind).options)]
+        return {}
+    known = {each.name: each for each in dataclasses.fields(_kind(kind).options)}
+    texts = {}
     for name, value in options.items():
-        if name not in known or not isinstance(value, str):
+        takes_mapping = name in known and known[name].metadata.get("mapping", False)
+        try:
+            text = json.dumps(value) if takes_mapping and isinstance(value, dict) else value
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: {name}: is no JSON: {error}") from None
+        if name not in known or not isinstance(text, str):
             raise ConfigError(
                 f"{where}: {name}={value!r}: {kind} takes texts, of {', '.join(known)}"
             )
+        texts[name] = text
+    return texts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.hooks.kubernetes_pods import KUBERNETES, pod_handle, pods_client
+from airflow_provider.hooks.kubernetes_pods import pods_client
 from airflow_provider.hooks.yarn import (
     ADDRESS,
     YARN,
@@ -18,14 +18,15 @@ from airflow_provider.hooks.yarn import (
     user_name,
     yarn_handle,
 )
+from airflow_provider.runtime.base.kubernetes_pods import KUBERNETES, pod_handle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow.sdk import Connection
 
-    from airflow_provider.hooks.kubernetes_pods import PodsClient
     from airflow_provider.runtime.api.launchers import Handle
+    from airflow_provider.runtime.base.kubernetes_pods import PodsClient
 
 log = logging.getLogger(__name__)
 

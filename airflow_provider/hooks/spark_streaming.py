@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
-    from airflow_provider.hooks.kubernetes_pods import PodsClient
     from airflow_provider.hooks.yarn import YarnClient
     from airflow_provider.runtime.api.launchers import Handle
+    from airflow_provider.runtime.base.kubernetes_pods import PodsClient
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 
 # Fields of the connection's extra; beside them, see SubmitOptions.cold.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import airflow_provider
-from airflow_provider.hooks.kubernetes_pods import LABEL
 from airflow_provider.hooks.yarn import yarn_tag
+from airflow_provider.runtime.base.kubernetes_pods import LABEL
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:

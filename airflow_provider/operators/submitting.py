@@ -84,7 +84,8 @@ class SubmittingOperator(LineageOperator):
     Args:
         conn_id: a Spark connection; of another launcher, one of its own.
         launcher: what starts the driver: ``spark-submit``, which is the default, ``emr-serverless``
-            with a connection of type ``aws``, or ``livy``; see docs/launchers.md.
+            with a connection of type ``aws``, ``livy``, or ``spark-application`` with one of type
+            ``kubernetes``; see docs/launchers.md.
         launcher_options: the launcher's own options; they win over those of the connection's extra.
         warm: use a matching warm driver on the worker's machine; None for what the connection's
             extra says, ``{"warm": true}``.

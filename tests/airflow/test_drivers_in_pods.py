@@ -19,10 +19,10 @@ from airflow.sdk.module_loading import import_string
 from handmade import TI, Job
 
 from airflow_provider.hooks.chosen_hook import hook_of
-from airflow_provider.hooks.kubernetes_pods import pod_handle
 from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime.base.kubernetes_pods import pod_handle
 from airflow_provider.runtime.observe import observer
 from airflow_provider.triggers import polling
 from tests.present import present

@@ -1,4 +1,4 @@
-"""Clusters of the tests: this machine, a Livy server, and Amazon EMR Serverless by moto."""
+"""Clusters of the tests: this machine, Livy, EMR Serverless by moto, and Kubernetes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ from airflow_provider.extensions.emr_serverless.launcher import (
     EmrServerlessLauncher,
 )
 from airflow_provider.extensions.livy.launcher import LIVY, LivyLauncher
+from airflow_provider.extensions.spark_application.launcher import (
+    SPARK_APPLICATION,
+    SparkApplicationLauncher,
+)
 from airflow_provider.runtime.api.launchers import Application, Handle, LaunchStatus
 from airflow_provider.runtime.base.clock import SystemClock
 from airflow_provider.runtime.control.spark_submit import SparkSubmitLauncher
@@ -29,6 +34,7 @@ from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.contract.emr_user import KEY, SECRET
+from tests.contract.spark_operator_server import Applications
 from tests.pipes import stdout_of
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
@@ -124,9 +130,11 @@ class LivyCluster:
         stdout_of(self.process).close()
 
     def come_back(self) -> None:
-        arguments = [str(self.folder), str(self.port), self.user, self.secrets[0]]
+        self._serve("tests.contract.livy_server", self.user, self.secrets[0])
+
+    def _serve(self, module: str, *login: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.livy_server", *arguments],
+            [sys.executable, "-m", module, str(self.folder), str(self.port), *login],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -147,6 +155,65 @@ class LivyCluster:
             for batch in launcher._batches():
                 launcher._ask("DELETE", f"/batches/{batch.id}", dict[str, Any])
             self.go_away()
+
+
+def kube_config(url: str, token: str) -> dict[str, Any]:
+    """Return a kube config with the address and the login of an API server."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+    }
+
+
+def spark_application_launcher(
+    url: str, token: str, options: Mapping[str, str], extra: Mapping[str, Any] | None = None
+) -> SparkApplicationLauncher:
+    """Return a launcher as Airflow makes it of a connection."""
+    from airflow.sdk import Connection
+
+    login = {"kube_config": json.dumps(kube_config(url, token)), "namespace": "streams"}
+    given_extra = json.dumps({**login, **(extra or {})})
+    made = Connection(conn_id="kube", conn_type="kubernetes", extra=given_extra)
+    given = {"entry_point": str(PROGRAM), "runtime": "/no/runtime.zip", "spark_version": "4.3.0"}
+    return SPARK_APPLICATION.open(made, {**given, **options}, "conn_id 'kube'")
+
+
+class OperatorCluster(LivyCluster):
+    """A stand-in for Kubernetes with an operator, in a process of its own.
+
+    Args:
+        operator: whose applications are started.
+    """
+
+    secrets = ("s3cr3t-of-kubernetes",)
+
+    def __init__(self, folder: Path, operator: str) -> None:
+        self.operator = operator
+        super().__init__(folder)
+
+    def open(self, password: str | None = None) -> SparkApplicationLauncher:  # type: ignore[override]
+        token = password or self.secrets[0]
+        return spark_application_launcher(self.url, token, {"operator": self.operator})
+
+    def open_as_stranger(self) -> SparkApplicationLauncher:  # type: ignore[override]
+        return self.open("wr0ng")
+
+    def come_back(self) -> None:
+        self._serve("tests.contract.spark_operator_server", self.secrets[0])
+
+    def stop(self) -> None:
+        """End the server, and the processes of applications that are left."""
+        if self.process.poll() is None:
+            self.go_away()
+        applications = Applications(self.folder)
+        for file in self.folder.glob("*/application.json"):
+            found = json.loads(file.read_text())
+            options = {"preconditions": {"uid": found["metadata"]["uid"]}}
+            applications.delete(found["apiVersion"], file.parent.name, options)
 
 
 def emr_launcher(

@@ -130,3 +130,24 @@ def pyspark_of(version: str) -> Path:
             return versions.install(version)
         except versions.VersionsError as error:
             pytest.skip(str(error))
+
+
+def go_module(recipe: Path, name: str) -> Path:
+    """Return the folder with the files of a module that a ``go.mod`` requires.
+
+    Without Go or its registry the test is skipped.
+    """
+    version = next(
+        line.split()[-1] for line in recipe.read_text().splitlines() if f"{name} v" in line
+    )
+
+    def copy(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "go.mod").write_text(f"module {recipe.parent.name}\n")
+        asked = ["go", "mod", "download", f"{name}@{version}"]
+        _run(recipe.parent.name, asked, seconds=FETCH_S, folder=folder)
+        place = ["go", "list", "-m", "-f", "{{.Dir}}", f"{name}@{version}"]
+        found = subprocess.run(place, cwd=folder, capture_output=True, text=True, check=True)
+        shutil.copytree(found.stdout.strip(), folder / "files")
+
+    return _made(recipe, f"files of {name}", copy) / "files"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kubernetes.config import incluster_config
 
-from airflow_provider.hooks.kubernetes_pods import PodsClient, pod_handle, pods_client
+from airflow_provider.hooks.kubernetes_pods import pods_client
 from airflow_provider.runtime.api.launchers import LaunchState, LaunchStatus
+from airflow_provider.runtime.base.kubernetes_pods import PodsClient, pod_handle
 from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,

@@ -108,6 +108,11 @@ COMPONENTS: Final = (
         masters=("yarn",),
     ),
     Component(
+        "SparkApplications",
+        "a real API server, Kubeflow's operator 2.5.2, Apache's CRD 1.0; no Spark in pods",
+        Status.EXPERIMENTAL,
+    ),
+    Component(
         "Kubernetes",
         "Kubernetes 1.34.4 of one node, asked about pods of each state; never Spark in its pods",
         Status.EXPERIMENTAL,

@@ -1,0 +1,1 @@
+"""Drivers as SparkApplication resources of a Kubernetes operator."""
