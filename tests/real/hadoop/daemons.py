@@ -19,7 +19,7 @@ from tests.real.fetching import jars_of
 
 HERE = Path(__file__).parent
 VERSIONS = ("3.5.0", "3.4.2")
-START_S = 90.0
+START_S = 180.0
 POLL_S = 0.1
 ANSWER_S = 5.0
 AS_JSON = {"Accept": "application/json"}

@@ -19,7 +19,7 @@ from tests.real.hadoop.daemons import await_that
 from tests.real.hadoop.tasks import Task
 from tests.real.hadoop.yarn import EXPIRY_MS, FULL, Yarn
 
-pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 MODES = ("client", "cluster")
 
