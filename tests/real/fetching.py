@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -102,3 +103,19 @@ def pyspark_of(version: str) -> Path:
             return versions.install(version)
         except versions.VersionsError as error:
             pytest.skip(str(error))
+
+
+def packages_of(requirement: str) -> Path:
+    """Return a folder with a package of PyPI and what it needs; else the test is skipped."""
+    name = f"{requirement}-{sys.version_info.major}.{sys.version_info.minor}"
+    folder = WORK / name
+    WORK.mkdir(parents=True, exist_ok=True)
+    with (WORK / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            unfinished = WORK / f"{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "install", "--target", str(unfinished)]
+            _run(requirement, [*command, requirement], seconds=BUILD_S)
+            unfinished.replace(folder)
+    return folder

@@ -16,6 +16,7 @@ import pyspark
 from tests.jvm import QUICK
 from tests.real.hadoop.daemons import ANSWER_S, Daemon, ask_json, await_that, run_tool, write_site
 from tests.real.hadoop.hdfs import Hdfs
+from tests.real.hadoop.kdc import HOST, secured_yarn
 from tests.real.ports import free_ports
 
 RESOURCEMANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
@@ -41,11 +42,13 @@ class Yarn:
         self.version, self.folder, self.hdfs = hdfs.version, folder, hdfs
         self.conf = hdfs.conf  # one folder, as HADOOP_CONF_DIR is
         folder.mkdir(parents=True)
+        self._host = LOOPBACK if hdfs.kdc is None else HOST
         web, *manager = free_ports(5)
         self._node = free_ports(3)
-        self.url = f"http://{LOOPBACK}:{web}"
+        self.url = f"http://{self._host}:{web}"
         self.containers = folder / "containers"
         settings = {**self._manager(web, manager), **self._node_manager()}
+        settings |= secured_yarn(hdfs.kdc) if hdfs.kdc is not None else {}
         write_site(self.conf / "yarn-site.xml", settings)
         self.set_room(1)
         version = self.version
@@ -56,14 +59,14 @@ class Yarn:
         prefix = "yarn.resourcemanager"
         names = ("address", "scheduler.address", "resource-tracker.address", "admin.address")
         addresses = {
-            f"{prefix}.{name}": f"{LOOPBACK}:{port}"
+            f"{prefix}.{name}": f"{self._host}:{port}"
             for name, port in zip(names, ports, strict=True)
         }
         recovery = "org.apache.hadoop.yarn.server.resourcemanager.recovery"
         return {
             **addresses,
-            f"{prefix}.hostname": LOOPBACK,
-            f"{prefix}.webapp.address": f"{LOOPBACK}:{web}",
+            f"{prefix}.hostname": self._host,
+            f"{prefix}.webapp.address": f"{self._host}:{web}",
             f"{prefix}.recovery.enabled": "true",
             f"{prefix}.store.class": f"{recovery}.FileSystemRMStateStore",
             f"{prefix}.fs.state-store.uri": f"file://{self.folder}/state",
