@@ -1,4 +1,4 @@
-"""A task on YARN: its worker and its triggerer in this process, a job whose last batch has a gate."""
+"""A task on a cluster: its worker and triggerer in this process, and a gate in its last batch."""
 
 from __future__ import annotations
 
@@ -27,19 +27,25 @@ RUN_S = 400.0  # on a machine with two cores that does other things, too
 class Task:
     """A task whose tries are started by hand.
 
+    Args:
+        mode: its deploy mode on YARN; None for another launcher.
+        arguments: more of the operator's.
+
     Attributes:
         gated: its input, and the truth.
         job_dir: its job directory.
     """
 
-    def __init__(self, folder: Path, name: str, mode: str, **arguments: Any) -> None:
+    def __init__(self, folder: Path, name: str, mode: str | None, **arguments: Any) -> None:
         self.gated = Gated(folder, name)
         self.job_dir = str(self.gated.job)
         self._arguments: dict[str, Any] = {
-            "deploy_mode": mode,
+            "job": ENTRY,
+            "conn_id": CONNECTION,
             "poll_interval": 0.3,
             "mode": "streaming",
         }
+        self._arguments |= {"deploy_mode": mode} if mode is not None else {}
         self._arguments |= arguments
         self._pool = ThreadPoolExecutor(1)
         self._operator: SparkStreamingOperator | None = None
@@ -54,9 +60,7 @@ class Task:
         root = self.gated.root
         self._operator = SparkStreamingOperator(
             task_id="daily",
-            job=ENTRY,
             job_dir=self.job_dir,
-            conn_id=CONNECTION,
             params={
                 "input": f"file://{root}/input",  # a path alone is one in HDFS, to Spark
                 **{each: str(root / each) for each in ("output", "gate")},

@@ -23,7 +23,7 @@ RESOURCEMANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager
 NODEMANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 ADMIN = "org.apache.hadoop.yarn.client.cli.RMAdminCLI"
 MEMORY_MB = 4096
-EXPIRY_MS = 8000
+EXPIRY_MS = 30_000  # a busy machine can stop a process for twenty seconds
 LOOPBACK = "127.0.0.1"
 QUEUES = "yarn.scheduler.capacity.root"
 FULL = "full"
@@ -74,7 +74,7 @@ class Yarn:
             f"{prefix}.nodemanagers.heartbeat-interval-ms": "200",
             f"{prefix}.connect.retry-interval.ms": "500",
             "yarn.nm.liveness-monitor.expiry-interval-ms": str(EXPIRY_MS),
-            "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
+            "yarn.am.liveness-monitor.expiry-interval-ms": "300000",
             "yarn.scheduler.minimum-allocation-mb": "256",
             "yarn.client.failover-sleep-base-ms": "200",
         }
