@@ -67,7 +67,9 @@ class Proxy:
                     proxy.loses = False
                     return
                 self.send_response(answer.status)
-                self.send_header("Content-Type", answer.headers.get("Content-Type", ""))
+                for name in ("Content-Type", "Content-Encoding"):
+                    if value := answer.headers.get(name):
+                        self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
