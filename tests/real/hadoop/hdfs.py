@@ -83,7 +83,8 @@ class Hdfs:
         return None if state is None else int(state["NumLiveDataNodes"])
 
     def _bean(self, name: str) -> dict[str, Any] | None:
-        found = ask_json(f"http://{self._web}/jmx?qry=Hadoop:service=NameNode,name={name}")
+        ask = ask_json if self.kdc is None else self.kdc.ask_json
+        found = ask(f"http://{self._web}/jmx?qry=Hadoop:service=NameNode,name={name}")
         beans = (found or {}).get("beans")
         return dict(beans[0]) if beans else None
 

@@ -9,14 +9,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
+import requests
 
 from tests.real.fetching import packages_of
-from tests.real.hadoop.daemons import await_that
+from tests.real.hadoop.daemons import ANSWER_S, AS_JSON, await_that
 from tests.real.ports import free_ports
 
 REALM = "TEST.LOCAL"
@@ -124,6 +127,13 @@ class Kdc:
         command = [tool("klist"), "-s", "-c", f"FILE:{self.cache}"]
         return subprocess.run(command, env=self._environ(), check=False).returncode == 0
 
+    def await_expiry(self) -> None:
+        """Wait until the user's ticket is valid nowhere: servers forgive :data:`SKEW_S`."""
+        within = 4.0 * TICKET_S
+        await_that("the ticket has expired", lambda: not self.has_ticket(), within=within)
+        due = time.monotonic() + 2 * SKEW_S
+        await_that("for servers, too", lambda: time.monotonic() > due, within=within)
+
     @contextlib.contextmanager
     def renewing(self, every_s: float = RENEW_S) -> Iterator[list[int]]:
         """Get new tickets during the block, as a ``k5start`` beside a driver does.
@@ -145,6 +155,19 @@ class Kdc:
         finally:
             ended.set()
             thread.join()
+
+    def ask_json(self, url: str) -> dict[str, Any] | None:
+        """Return the JSON at an address that asks for a ticket; None without an answer."""
+        from requests_kerberos import OPTIONAL, HTTPKerberosAuth
+
+        if not self.has_ticket():
+            self.log_in()
+        try:
+            auth = HTTPKerberosAuth(mutual_authentication=OPTIONAL)
+            answer = requests.get(url, headers=AS_JSON, timeout=ANSWER_S, auth=auth)
+            return dict(answer.json())
+        except (requests.RequestException, ValueError):
+            return None
 
     def _environ(self) -> dict[str, str]:
         return {**os.environ, **self.environment()}
@@ -185,14 +208,11 @@ def running(folder: Path) -> Iterator[Kdc]:
 def secured_hdfs(kdc: Kdc) -> dict[str, str]:
     """Return the settings of an HDFS whose data travels as it is, and whose users log in."""
     return {
+        **_logins(kdc),
         "dfs.namenode.kerberos.principal": principal("nn"),
         "dfs.namenode.keytab.file": str(kdc.keytab),
         "dfs.datanode.kerberos.principal": principal("dn"),
         "dfs.datanode.keytab.file": str(kdc.keytab),
-        "dfs.web.authentication.kerberos.principal": principal("HTTP"),
-        "dfs.web.authentication.kerberos.keytab": str(kdc.keytab),
-        # Else a cookie is as good as a ticket for ten hours.
-        "dfs.web.authentication.token.validity": "5",
         "dfs.block.access.token.enable": "true",
         "dfs.permissions.enabled": "false",
         # Else a DataNode wants TLS, or ports of root's.
@@ -202,10 +222,8 @@ def secured_hdfs(kdc: Kdc) -> dict[str, str]:
 
 def secured_yarn(kdc: Kdc) -> dict[str, str]:
     """Return the settings of a ResourceManager whose REST API asks for a ticket."""
-    secret = kdc.folder / "secret"
-    secret.write_text("of cookies")
-    http = "hadoop.http.authentication"
     return {
+        **_logins(kdc),
         "yarn.resourcemanager.principal": principal("rm"),
         "yarn.resourcemanager.keytab": str(kdc.keytab),
         "yarn.resourcemanager.webapp.spnego-principal": principal("HTTP"),
@@ -213,8 +231,19 @@ def secured_yarn(kdc: Kdc) -> dict[str, str]:
         "hadoop.http.filter.initializers": (
             "org.apache.hadoop.security.AuthenticationFilterInitializer"
         ),
+    }
+
+
+def _logins(kdc: Kdc) -> dict[str, str]:
+    """Return the settings of a server of HTTP that asks for tickets."""
+    http = "hadoop.http.authentication"
+    secret = kdc.folder / "secret"
+    secret.write_text("of cookies")
+    return {
         f"{http}.type": "kerberos",
         f"{http}.kerberos.principal": principal("HTTP"),
         f"{http}.kerberos.keytab": str(kdc.keytab),
         f"{http}.signature.secret.file": str(secret),
+        # Else a cookie is as good as a ticket for ten hours.
+        f"{http}.token.validity": "5",
     }

@@ -97,7 +97,7 @@ def test_yarn_is_asked_with_a_ticket_and_one_that_has_expired_is_an_unknown_stat
     submit(manager, "d1")
     client, handle = YarnClient([manager.url], kerberos.USER), yarn_handle("d1")
     await_that("YARN has it", lambda: client.poll(handle).state is LaunchState.QUEUED)
-    await_that("the ticket has expired", lambda: not kdc.has_ticket(), within=3 * TICKET_S)
+    kdc.await_expiry()
     expired = client.poll(handle)
     with pytest.raises(ConfigError, match="keep a ticket"):
         client.end(handle)
@@ -116,7 +116,7 @@ def test_documents_need_a_ticket_and_one_that_has_expired_is_named(secured: Hdfs
     storage = open_storage(f"{secured.url}/tickets")
     created = storage.put_if_absent("lease", b"mine"), storage.put_if_absent("lease", b"theirs")
     storage.put("large", b"x" * 2**21)
-    await_that("the ticket has expired", lambda: not kdc.has_ticket(), within=3 * TICKET_S)
+    kdc.await_expiry()
     for ask in (
         lambda: storage.read("lease"),
         lambda: storage.exists("missing"),
