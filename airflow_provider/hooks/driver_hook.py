@@ -32,7 +32,7 @@ from airflow_provider.runtime.jobdir.requests import (
     replace_trigger,
 )
 from airflow_provider.runtime.observe.observer import RunWatcher
-from airflow_provider.runtime.observe.state import RunState, driver_at_work
+from airflow_provider.runtime.observe.state import RunState, driver_at_work, driver_to_come
 from airflow_provider.runtime.observe.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.spark.defaults import check_names
 from airflow_provider.runtime.spark.options import check_settings
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.api.launchers import Handle
+    from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+    from airflow_provider.runtime.observe.snapshot import RunSnapshot
 
 
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
@@ -230,7 +232,8 @@ class DriverHook(BaseHook):
     ) -> bool:
         """Ask the run's driver to end, if *generation* is the newest claim; the run is not over.
 
-        A driver that has not come up is also ended on its cluster, if that can be asked.
+        A driver that has not come up is also ended on its cluster, if that can be asked: also one
+        whose ``spark-submit`` has failed, and one behind the lease of a driver presumed alive.
 
         Args:
             job_dir: URL of the job directory.
@@ -252,33 +255,38 @@ class DriverHook(BaseHook):
         watcher = self.watcher(job_dir, run_id, request=request)
         snapshot = watcher.poll()
         run_state = watcher.decide(snapshot).run_state
-        driver_id = driver_at_work(snapshot, run_state)
-        if driver_id is None and run_state is RunState.STARTING and snapshot.submission is not None:
-            driver_id = snapshot.submission.driver_id  # what looks after it is about to come up
-        if driver_id is None:
+        if run_state.is_done:
             return False
-        is_saved = policy == "stop" and request is None and run_state is RunState.RUNNING
-        if is_saved and snapshot.lease is not None:
-            from airflow_provider.runtime.control.stop import savepoint_address
-
-            put_request(
-                storage,
-                STOP,
-                driver_id,
-                self._clock,
-                run_id=run_id,
-                token=snapshot.lease.since,
-                savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
-                aligned_timeout_s=_KILL_ALIGNED_S,
-                keeps_run=True,
-            )
-        else:
-            put_cancel(watcher.requests, driver_id, self._clock)
-        if snapshot.handle is not None:
-            still = watcher.decide(watcher.poll()).run_state  # it may have come up meanwhile
-            if still is RunState.STARTING:
+        at_work, coming = driver_at_work(snapshot, run_state), driver_to_come(snapshot)
+        if at_work is not None and at_work != coming:
+            is_saved = policy == "stop" and request is None and run_state is RunState.RUNNING
+            self._ask_to_end(watcher.requests, snapshot, at_work, job_dir if is_saved else None)
+        if coming is not None:
+            put_cancel(watcher.requests, coming, self._clock)
+            if snapshot.handle is not None and driver_to_come(watcher.poll()) == coming:
                 self._end_launched(snapshot.handle)
-        return True
+        return at_work is not None or coming is not None
+
+    def _ask_to_end(
+        self, requests: Storage, snapshot: RunSnapshot, driver_id: str, job_dir: str | None
+    ) -> None:
+        """Ask a driver at work to end; with a savepoint in a job directory, unless that is None."""
+        if job_dir is None or snapshot.lease is None:
+            put_cancel(requests, driver_id, self._clock)
+            return
+        from airflow_provider.runtime.control.stop import savepoint_address
+
+        put_request(
+            requests,
+            STOP,
+            driver_id,
+            self._clock,
+            run_id=snapshot.run_id,
+            token=snapshot.lease.since,
+            savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
+            aligned_timeout_s=_KILL_ALIGNED_S,
+            keeps_run=True,
+        )
 
     def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
         """End a driver on its cluster that has not come up in time; a failure is logged."""
@@ -295,7 +303,7 @@ class DriverHook(BaseHook):
         except (SparkStreamError, AirflowException) as error:
             self.log.warning("%s %s was not ended: %s", handle.launcher, handle.id, error)
         else:
-            self.log.info("%s %s is ended: it had not come up", handle.launcher, handle.id)
+            self.log.info("%s %s has not come up, and was ended", handle.launcher, handle.id)
 
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
         return []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.sdk.module_loading import import_string
-from handmade import TI, Job
+from handmade import ELSEWHERE, TI, Job
 from services import wait_for
 
 from airflow_provider.hooks.chosen_hook import hook_of
@@ -149,6 +149,52 @@ def test_a_killed_worker_ends_an_application_that_has_not_come_up(yarn: Yarn) ->
 
     assert [app["id"]] == yarn.manager.kills()
     assert [yarn.driver_id()] == yarn.job.cancels()
+
+
+def test_a_killed_worker_ends_an_application_whose_spark_submit_has_failed(
+    yarn: Yarn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """YARN has the driver in its queue, whatever the process that submitted it says."""
+    monkeypatch.setenv("EXIT", "1")
+    operator = yarn.operator()
+    with pytest.raises(TaskDeferred):
+        operator.execute(context())
+    app = yarn.has("ACCEPTED")
+    wait_for("its end", lambda: yarn.job.run.exit_of(yarn.driver_id()), within=30)
+    operator.on_kill()
+
+    assert [app["id"]] == yarn.manager.kills()
+    assert [yarn.driver_id()] == yarn.job.cancels()
+
+
+def test_a_failed_spark_submit_of_a_silent_yarn_leaves_a_driver_asked_to_end(
+    yarn: Yarn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be in a queue that nobody can ask about: should it come up, it ends."""
+    monkeypatch.setenv("EXIT", "1")
+    operator = yarn.operator()
+    with pytest.raises(TaskDeferred):
+        operator.execute(context())
+    yarn.manager.answer = (503, {}, b"starting")
+    wait_for("its end", lambda: yarn.job.run.exit_of(yarn.driver_id()), within=30)
+    operator.on_kill()
+
+    assert [yarn.driver_id()] == yarn.job.cancels()
+    assert "was not ended" in capsys.readouterr().out
+
+
+def test_a_killed_worker_ends_an_application_behind_an_older_lease(yarn: Yarn) -> None:
+    """The last try's driver, on a machine that nobody can look at, may be alive: both are asked."""
+    operator = yarn.operator()
+    with pytest.raises(TaskDeferred):
+        operator.execute(context())
+    app = yarn.has("ACCEPTED")
+    with yarn.job.lease("before", owner=ELSEWHERE):
+        operator.on_kill()
+
+    assert [app["id"]] == yarn.manager.kills()
+    asked = {request.driver_id for request in yarn.job.requests()}
+    assert {"before", yarn.driver_id()} == asked
 
 
 def test_a_killed_trigger_ends_an_application_that_has_not_come_up(yarn: Yarn) -> None:

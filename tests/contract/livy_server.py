@@ -11,6 +11,7 @@ its own death, as a server with recovery does; the processes outlive it.
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import signal
@@ -138,6 +139,9 @@ class Handler(BaseHTTPRequestHandler):
         text = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        if "gzip" in self.headers.get("Accept-Encoding", ""):  # as Livy's own server answers
+            text = gzip.compress(text)
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -151,3 +152,19 @@ def go_module(recipe: Path, name: str) -> Path:
         shutil.copytree(found.stdout.strip(), folder / "files")
 
     return _made(recipe, f"files of {name}", copy) / "files"
+
+
+def packages_of(requirement: str) -> Path:
+    """Return a folder with a package of PyPI and what it needs; else the test is skipped."""
+    name = f"{requirement}-{sys.version_info.major}.{sys.version_info.minor}"
+    folder = WORK / name
+    WORK.mkdir(parents=True, exist_ok=True)
+    with (WORK / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            unfinished = WORK / f"{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "install", "--target", str(unfinished)]
+            _run(requirement, [*command, requirement], seconds=BUILD_S)
+            unfinished.replace(folder)
+    return folder

@@ -539,6 +539,28 @@ def test_hdfs_without_datanodes_is_an_outage_and_says_why(kind, words):
     assert [words, words] == [error.words for error in errors_in(text)]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Client cannot authenticate via:[TOKEN, KERBEROS]",
+        "GSS initiate failed [Caused by GSSException: No valid credentials provided (Mechanism "
+        "level: Failed to find any Kerberos tgt)]",
+    ],
+)
+def test_a_ticket_that_has_expired_is_no_missing_permission(words):
+    """Hadoop's client says AccessControlException of it, and a new ticket is all that it takes."""
+    text = f"org.apache.hadoop.security.AccessControlException: {words}"
+    query = type("StreamingQueryException", (Exception,), {})(
+        f"[STREAM_FAILED] Query terminated with exception: DestHost:destPort namenode:8020\n\n"
+        f"JVM stacktrace:\njava.io.IOException: DestHost:destPort namenode:8020\n\tat a.b.C.d(C:1)\n"
+        f"Caused by: {text}\n\tat a.b.C.e(C:2)"
+    )
+    failure = classify(query)
+
+    assert ENVIRONMENT is failure.failure_class
+    assert "kinit" in failure.remedy
+
+
 def test_all_of_what_is_wrong_with_a_file_is_told():
     """Spark's message about a header has several lines, and the columns are in the last ones."""
     unread = type("SparkException", (Exception,), {})(

@@ -238,6 +238,9 @@ class NameNode:
                 stream=method == "GET",
                 **options,
             )
+        if answer.status_code == _UNAUTHORIZED and self._here().session.auth is not None:
+            answer.close()
+            raise _no_ticket(self.where(path))
         if answer.status_code >= _BAD_REQUEST:
             with answer, self._explained(path):
                 raise explain(answer.status_code, _body(answer), self.where(path))
@@ -338,6 +341,15 @@ def _forbidden(said: str, where: str) -> PermissionError:
 
 def _no_answer(said: str, where: str) -> ConnectionError:
     return ConnectionError(errno.EHOSTUNREACH, f"HDFS did not answer ({said})", where)
+
+
+def _no_ticket(where: str) -> ConnectionError:
+    """Return an error that passes: what renews tickets may be late, or its KDC away."""
+    msg = (
+        "HDFS took no login (HTTP 401): the Kerberos ticket is missing or has expired; get one "
+        "with kinit, and renew it beside the process"
+    )
+    return ConnectionError(errno.EHOSTUNREACH, msg, where)
 
 
 def _no_webhdfs(status: int, where: str) -> ConfigError:

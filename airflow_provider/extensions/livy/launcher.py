@@ -287,8 +287,10 @@ class LivyLauncher:
         response = self._hook.run_method(path, method, data=content, headers=_HEADERS)
         due, found = self._clock.monotonic() + ANSWER_S, bytearray()
         with response:
-            while (step := response.raw.read1(_STEP_BYTES)) and len(found) <= _MOST_BYTES:
+            while step := response.raw.read1(_STEP_BYTES, decode_content=True):
                 found += step
+                if len(found) > _MOST_BYTES:
+                    break
                 if self._clock.monotonic() > due:
                     raise TimeoutError(
                         f"{len(found)} bytes of an answer within {ANSWER_S:.0f} s, and no end"

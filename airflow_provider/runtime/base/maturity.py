@@ -97,13 +97,13 @@ COMPONENTS: Final = (
     ),
     Component(
         "HDFS",
-        "Apache Hadoop 3.5.0, a namenode and a datanode, both killed; no Kerberos",
+        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; no Kerberos",
         Status.EXPERIMENTAL,
         schemes=("webhdfs",),
     ),
     Component(
         "YARN",
-        "Apache Hadoop 3.5.0, application master and containers killed; no Kerberos",
+        "Apache Hadoop 3.5.0, drivers queued, killed and ended from Airflow; no Kerberos",
         Status.EXPERIMENTAL,
         masters=("yarn",),
     ),

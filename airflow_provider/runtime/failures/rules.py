@@ -154,6 +154,18 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         remedy=f"run it with the Spark and the query that wrote this state, or {FROM_SCRATCH}",
     ),
+    # Before permissions: Hadoop's clients say AccessControlException of it, too.
+    Rule(
+        "a Kerberos ticket is missing or has expired",
+        _ENVIRONMENT,
+        words=(
+            "Client cannot authenticate via",
+            "Failed to find any Kerberos",
+            "GSS initiate failed",
+            "Kerberos ticket is missing",
+        ),
+        remedy="get one with kinit, and renew it beside the driver, or give Spark a keytab",
+    ),
     # Before what may pass, and before what is gone: the JVM says FileNotFoundException of a file
     # that it may not open, too.
     Rule(

@@ -263,6 +263,21 @@ def driver_at_work(snapshot: RunSnapshot, run_state: RunState) -> str | None:
     return None
 
 
+def driver_to_come(snapshot: RunSnapshot) -> str | None:
+    """Return the submitted driver that has not come up, and still may; None if there is none.
+
+    The lease may be an earlier driver's. A cluster that does not answer may have the driver, even
+    if the process that submitted it has failed.
+    """
+    submission, launch = snapshot.submission, snapshot.launch
+    if submission is None or snapshot.final is not None or snapshot.own_attempt is not None:
+        return None
+    if snapshot.handle is not None and (launch is None or not launch.is_over):
+        snapshot = dataclasses.replace(snapshot, exit=None)
+    is_to_come = _assess_submission(snapshot).run_state is RunState.STARTING
+    return submission.driver_id if is_to_come else None
+
+
 @dataclasses.dataclass(frozen=True)
 class RunCondition:
     """The condition of a run at a glance.

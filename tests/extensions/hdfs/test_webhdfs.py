@@ -138,6 +138,27 @@ def test_an_answer_too_deep_or_no_json_is_no_webhdfs(monkeypatch):
         assert isinstance(explain(502, body, WHERE), ConnectionError)
 
 
+class Refused(Answer):
+    """What requests gives for an answer to a request without a valid ticket."""
+
+    status_code = 401
+
+    def close(self):
+        pass
+
+
+def test_a_ticket_that_has_expired_is_an_outage_that_says_what_to_do(monkeypatch):
+    """What renews it may be late; without Kerberos the same answer is a refusal that lasts."""
+    node = NameNode("other", 9870)
+    session = node._here().session
+    monkeypatch.setattr(session, "request", lambda *_, **__: Refused(b""))
+    with pytest.raises(PermissionError, match="HTTP 401"):
+        node.status("/job")
+    monkeypatch.setattr(session, "auth", object())
+    with pytest.raises(ConnectionError, match="Kerberos ticket is missing or has expired.*kinit"):
+        node.status("/job")
+
+
 def test_the_user_is_the_one_of_hadoops_clients(monkeypatch):
     """Both sides write as one user: that of the variable, else of the process."""
     monkeypatch.setenv("HADOOP_USER_NAME", "streams")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import drivers as started_drivers
 import pytest
 
 from tests.airflow.conftest import callable_outside_of_a_task  # noqa: F401 - a fixture
@@ -12,6 +13,14 @@ from tests.real.hadoop.daemons import VERSIONS
 from tests.real.hadoop.hdfs import Hdfs, running
 from tests.real.hadoop.yarn import Yarn
 from tests.real.hadoop.yarn import running as running_yarn
+
+DRIVER_S = 500.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a driver beside the servers more time than one that has the machine to itself."""
+    monkeypatch.setattr(started_drivers, "EXIT_S", DRIVER_S)
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.real.hadoop.daemons import Daemon, ask_json, await_that, make_conf, run_tool, write_site
+from tests.real.hadoop.kdc import HOST, KERBEROS, Kdc, secured_hdfs
 from tests.real.ports import free_ports
 
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -18,29 +19,32 @@ ADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
 class Hdfs:
     """A NameNode and a DataNode, each a process.
 
+    Args:
+        kdc: of its Kerberos; None for users who are believed.
+
     Attributes:
         conf: the folder that HADOOP_CONF_DIR names.
         spark_url: the address at which Hadoop's clients know it.
         url: WebHDFS' address.
     """
 
-    def __init__(self, folder: Path, version: str) -> None:
-        self.version, self.folder = version, folder
+    def __init__(self, folder: Path, version: str, kdc: Kdc | None = None) -> None:
+        self.version, self.folder, self.kdc = version, folder, kdc
         self.conf = make_conf(folder / "conf")
+        self._host = "127.0.0.1" if kdc is None else HOST
         rpc, web, *datanode = free_ports(5)
-        self.spark_url = f"hdfs://127.0.0.1:{rpc}"
-        self._web = f"127.0.0.1:{web}"
+        self.spark_url = f"hdfs://{self._host}:{rpc}"
+        self._web = f"{self._host}:{web}"
         self.url = f"webhdfs://{self._web}"
-        write_site(
-            self.conf / "core-site.xml",
-            {"fs.defaultFS": self.spark_url, "hadoop.tmp.dir": str(folder / "tmp")},
-        )
-        write_site(self.conf / "hdfs-site.xml", self._settings(datanode))
+        core = {"fs.defaultFS": self.spark_url, "hadoop.tmp.dir": str(folder / "tmp")}
+        secured = secured_hdfs(kdc) if kdc is not None else {}
+        write_site(self.conf / "core-site.xml", {**core, **(KERBEROS if kdc is not None else {})})
+        write_site(self.conf / "hdfs-site.xml", {**self._settings(datanode), **secured})
         self.namenode = Daemon(NAMENODE, self.conf, folder, version=version, heap="256m")
         self.datanode = Daemon(DATANODE, self.conf, folder, version=version, heap="256m")
 
     def _settings(self, ports: list[int]) -> dict[str, str]:
-        data, web, ipc = (f"127.0.0.1:{port}" for port in ports)
+        data, web, ipc = (f"{self._host}:{port}" for port in ports)
         return {
             "dfs.namenode.name.dir": f"file://{self.folder}/name",
             "dfs.datanode.data.dir": f"file://{self.folder}/data",
@@ -48,7 +52,7 @@ class Hdfs:
             "dfs.datanode.address": data,
             "dfs.datanode.http.address": web,
             "dfs.datanode.ipc.address": ipc,
-            "dfs.datanode.hostname": "127.0.0.1",
+            "dfs.datanode.hostname": self._host,
             "dfs.replication": "1",
             "dfs.namenode.safemode.extension": "0",
             "dfs.heartbeat.interval": "1",
@@ -79,7 +83,8 @@ class Hdfs:
         return None if state is None else int(state["NumLiveDataNodes"])
 
     def _bean(self, name: str) -> dict[str, Any] | None:
-        found = ask_json(f"http://{self._web}/jmx?qry=Hadoop:service=NameNode,name={name}")
+        ask = ask_json if self.kdc is None else self.kdc.ask_json
+        found = ask(f"http://{self._web}/jmx?qry=Hadoop:service=NameNode,name={name}")
         beans = (found or {}).get("beans")
         return dict(beans[0]) if beans else None
 

@@ -1,4 +1,4 @@
-"""A task on a cluster: worker and triggerer in this process, a job whose last batch has a gate."""
+"""A task on a cluster: its worker and triggerer in this process, and a gate in its last batch."""
 
 from __future__ import annotations
 
@@ -21,26 +21,31 @@ from tests.real.hadoop.daemons import await_that
 AIRFLOW_TESTS = Path(__file__).parents[2] / "airflow"
 ENTRY = f"{AIRFLOW_TESTS / 'dags' / 'jobs' / 'gated.py'}:count"
 CONNECTION = "yarn"
-RUN_S = 150.0
+RUN_S = 400.0  # on a machine with two cores that does other things, too
 
 
 class Task:
     """A task whose tries are started by hand.
+
+    Args:
+        mode: its deploy mode on YARN; None for another launcher.
+        arguments: more of the operator's.
 
     Attributes:
         gated: its input, and the truth.
         job_dir: its job directory.
     """
 
-    def __init__(self, folder: Path, name: str, mode: str, **arguments: Any) -> None:
+    def __init__(self, folder: Path, name: str, mode: str | None, **arguments: Any) -> None:
         self.gated = Gated(folder, name)
         self.job_dir = str(self.gated.job)
         self._arguments: dict[str, Any] = {
+            "job": ENTRY,
             "conn_id": CONNECTION,
-            "deploy_mode": mode,
             "poll_interval": 0.3,
             "mode": "streaming",
         }
+        self._arguments |= {"deploy_mode": mode} if mode is not None else {}
         self._arguments |= arguments
         self._pool = ThreadPoolExecutor(1)
         self._operator: SparkStreamingOperator | None = None
@@ -55,7 +60,6 @@ class Task:
         root = self.gated.root
         self._operator = SparkStreamingOperator(
             task_id="daily",
-            job=ENTRY,
             job_dir=self.job_dir,
             params={
                 "input": f"file://{root}/input",  # a path alone is one in HDFS, to Spark
@@ -90,10 +94,7 @@ class Task:
     def status(self) -> LaunchStatus | None:
         """Return what the cluster says of the driver, to a process that knows its tag alone."""
         hook: DriverHook = SparkStreamingOperator(
-            task_id="other",
-            job=ENTRY,
-            job_dir=self.job_dir,
-            conn_id=self._arguments["conn_id"],
+            task_id="other", job=ENTRY, job_dir=self.job_dir, conn_id=CONNECTION
         )._hook()
         handle = self.handle()
         return None if handle is None else hook.ask(handle)

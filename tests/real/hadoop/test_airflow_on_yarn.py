@@ -14,7 +14,7 @@ from services import Airflow, end_drivers, postgres_server, wait_for
 from tests.real.hadoop.tasks import AIRFLOW_TESTS
 from tests.real.hadoop.yarn import Yarn
 
-pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 TASK = "count"
 ENDS = ("success", "failed")
@@ -54,8 +54,8 @@ def begin(airflow: Airflow, dag_id: str) -> tuple[Gated, str]:
     """Start a run, and wait until its last batch is held and its task deferred."""
     gated = Gated(Path(airflow.environment["TEST_DATA"]), dag_id)
     run_id = airflow.trigger(dag_id)
-    wait_for("an executor has the last batch", gated.holders, within=200)
-    airflow.follow(dag_id, run_id, TASK, until=("deferred",), within=60)
+    wait_for("an executor has the last batch", gated.holders, within=400)
+    airflow.follow(dag_id, run_id, TASK, until=("deferred",), within=180)
     return gated, run_id
 
 
@@ -67,7 +67,7 @@ def test_a_killed_application_master_is_replaced_by_the_next_try(
     for process in yarn.masters():
         process.kill()
     gated.open_gate()
-    states = airflow.follow(KILLED, run_id, TASK, until=ENDS, within=250)
+    states = airflow.follow(KILLED, run_id, TASK, until=ENDS, within=500)
     final = airflow.xcom(KILLED, run_id, TASK)
 
     assert "success" == states[-1], airflow.logs(KILLED, run_id, TASK)
@@ -83,5 +83,5 @@ def test_a_task_that_is_marked_failed_ends_its_application(airflow: Airflow, yar
     airflow.mark(MARKED, run_id, TASK, "failed")
 
     ended = ("FINISHED", "FAILED", "KILLED")
-    wait_for("the application has ended", lambda: yarn.app()["state"] in ended, within=120)
+    wait_for("the application has ended", lambda: yarn.app()["state"] in ended, within=240)
     assert [] == yarn.masters()

@@ -39,10 +39,12 @@ def some_files(count: int) -> list[list[Event]]:
 class Job:
     """A job that counts in windows, a file in a batch."""
 
-    def __init__(self, hdfs: Hdfs, location: Location, drivers: Drivers) -> None:
+    def __init__(
+        self, hdfs: Hdfs, location: Location, drivers: Drivers, files: int = FILES
+    ) -> None:
         self.hdfs, self._location, self._drivers = hdfs, location, drivers
         self.path = f"jobs/{location.root.name}"
-        self.batches = some_files(FILES)
+        self.batches = some_files(files)
         write_events(location.input, *self.batches)
 
     @property
@@ -75,8 +77,8 @@ class Job:
         assert await_that(lambda: not driver.is_alive or self.epochs() >= count)
         assert driver.is_alive, driver.log[-4000:]
 
-    def finish(self) -> None:
-        driver = self.start()
+    def finish(self, **environment: str) -> None:
+        driver = self.start(**environment)
         assert driver.wait() == EXIT_OK, driver.log[-4000:]
 
     def check_exact(self) -> None:

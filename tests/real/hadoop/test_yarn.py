@@ -13,13 +13,12 @@ from services import end_drivers
 from airflow_provider.hooks.yarn import yarn_tag
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.runtime.api.launchers import LaunchState
-from airflow_provider.runtime.observe import observer
 from airflow_provider.triggers import polling
 from tests.real.hadoop.daemons import await_that
 from tests.real.hadoop.tasks import Task
 from tests.real.hadoop.yarn import EXPIRY_MS, FULL, Yarn
 
-pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 MODES = ("client", "cluster")
 
@@ -225,18 +224,19 @@ def program(folder: Path, text: str) -> str:
     return os.fspath(file)
 
 
-def test_a_driver_that_never_speaks_is_ended_on_yarn(
-    connected: Yarn, task: Callable[..., Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_driver_that_never_speaks_is_ended_by_its_application_master(
+    connected: Yarn, task: Callable[..., Task], tmp_path: Path
 ) -> None:
-    """Its application runs, and takes no lease: the task fails, and the application is killed."""
-    monkeypatch.setattr(observer, "START_TIMEOUT_S", 20.0)
+    """It makes no SparkContext: Spark gives up, and the try fails with what YARN says of it."""
     silent = program(tmp_path, "exec sleep 300")
-    job = task("cluster", conf={"spark.yarn.appMasterEnv.PYSPARK_PYTHON": silent})
+    conf = {"spark.yarn.appMasterEnv.PYSPARK_PYTHON": silent, "spark.yarn.am.waitTime": "20s"}
+    job = task("cluster", conf=conf)
     error = job.begin().exception()
 
     assert isinstance(error, SparkRunFailedError)
-    assert "has not taken the lease" in str(error)
-    await_that("YARN has ended it", lambda: connected.app()["state"] == "KILLED")
+    assert connected.app()["id"] in str(error)
+    assert "exit code 13" in str(error)
+    assert "FAILED" == connected.app()["finalStatus"]
     await_that("no container is left", lambda: connected.masters() == [])
 
 

@@ -16,13 +16,14 @@ import pyspark
 from tests.jvm import QUICK
 from tests.real.hadoop.daemons import ANSWER_S, Daemon, ask_json, await_that, run_tool, write_site
 from tests.real.hadoop.hdfs import Hdfs
+from tests.real.hadoop.kdc import HOST, secured_yarn
 from tests.real.ports import free_ports
 
 RESOURCEMANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 NODEMANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 ADMIN = "org.apache.hadoop.yarn.client.cli.RMAdminCLI"
 MEMORY_MB = 4096
-EXPIRY_MS = 8000
+EXPIRY_MS = 30_000  # a busy machine can stop a process for twenty seconds
 LOOPBACK = "127.0.0.1"
 QUEUES = "yarn.scheduler.capacity.root"
 FULL = "full"
@@ -41,11 +42,13 @@ class Yarn:
         self.version, self.folder, self.hdfs = hdfs.version, folder, hdfs
         self.conf = hdfs.conf  # one folder, as HADOOP_CONF_DIR is
         folder.mkdir(parents=True)
+        self._host = LOOPBACK if hdfs.kdc is None else HOST
         web, *manager = free_ports(5)
         self._node = free_ports(3)
-        self.url = f"http://{LOOPBACK}:{web}"
+        self.url = f"http://{self._host}:{web}"
         self.containers = folder / "containers"
         settings = {**self._manager(web, manager), **self._node_manager()}
+        settings |= secured_yarn(hdfs.kdc) if hdfs.kdc is not None else {}
         write_site(self.conf / "yarn-site.xml", settings)
         self.set_room(1)
         version = self.version
@@ -56,14 +59,14 @@ class Yarn:
         prefix = "yarn.resourcemanager"
         names = ("address", "scheduler.address", "resource-tracker.address", "admin.address")
         addresses = {
-            f"{prefix}.{name}": f"{LOOPBACK}:{port}"
+            f"{prefix}.{name}": f"{self._host}:{port}"
             for name, port in zip(names, ports, strict=True)
         }
         recovery = "org.apache.hadoop.yarn.server.resourcemanager.recovery"
         return {
             **addresses,
-            f"{prefix}.hostname": LOOPBACK,
-            f"{prefix}.webapp.address": f"{LOOPBACK}:{web}",
+            f"{prefix}.hostname": self._host,
+            f"{prefix}.webapp.address": f"{self._host}:{web}",
             f"{prefix}.recovery.enabled": "true",
             f"{prefix}.store.class": f"{recovery}.FileSystemRMStateStore",
             f"{prefix}.fs.state-store.uri": f"file://{self.folder}/state",
@@ -71,7 +74,7 @@ class Yarn:
             f"{prefix}.nodemanagers.heartbeat-interval-ms": "200",
             f"{prefix}.connect.retry-interval.ms": "500",
             "yarn.nm.liveness-monitor.expiry-interval-ms": str(EXPIRY_MS),
-            "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
+            "yarn.am.liveness-monitor.expiry-interval-ms": "300000",
             "yarn.scheduler.minimum-allocation-mb": "256",
             "yarn.client.failover-sleep-base-ms": "200",
         }
