@@ -243,7 +243,7 @@ class DeltaSink:
         return Staged(self._in_slice(data), staged.rows)
 
     def _in_slice(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of a staging with its slice, of which every row must be."""
+        """Return the data of a staging with its slice, in which every row must be."""
         if self._replace is None:
             return data
         schema = data["schema"]
