@@ -90,6 +90,7 @@ def test_a_moment_is_compared_in_utc():
     ],
 )
 def test_what_is_no_slice_is_refused_by_name(text, says):
+    """One error, with the form or the fix."""
     with pytest.raises(ConfigError, match="^delta:/t: replace=") as refused:
         parsed(text)
 

@@ -400,8 +400,7 @@ class KeyedSink(Protocol):
 class SliceSink(Protocol):
     """A sink that replaces a slice of its output: its commit removes the old rows in it, at once.
 
-    Such a query runs in BATCH, so that a run has one epoch and one commit. A replay of a run leaves
-    the slice's rows until the new run's commit replaces them.
+    Such a query runs in BATCH, so that a run has one commit. A replay leaves the old rows to it.
     """
 
     @property

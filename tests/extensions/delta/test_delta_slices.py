@@ -103,6 +103,7 @@ def test_one_version_replaces_exactly_the_slice(table, folder):
 
 
 def test_a_slice_of_two_columns(table, folder):
+    """Bounds of two columns hold together."""
     replaced(table(f"{on(SECOND)} AND hour >= 2"), (SECOND, 2, "new"))
 
     assert with_rest((SECOND, 1, "b"), (SECOND, 2, "new")) == visible(folder)
@@ -141,6 +142,7 @@ def test_a_process_that_dies_in_its_commit(table, folder, point):
 
 
 def test_a_driver_that_lost_its_lease_replaces_nothing(table, folder):
+    """The fence is checked before the version is put."""
     sink = table(on(SECOND))
     committable = stage_epoch(sink, rows((SECOND, 7, "new")), 0)
     with pytest.raises(LeaseLostError):
@@ -207,6 +209,7 @@ def test_a_revert_restores_what_was_replaced(table, folder):
 
 @pytest.mark.parametrize("point", [name for name in ALL if "revert" in name])
 def test_a_process_that_dies_in_its_revert(table, folder, point):
+    """Another process completes the revert."""
     sink = table(on(SECOND))
     committable = replaced(sink, (SECOND, 7, "new"))
     code, _ = Child(sink, "revert", [committable], fails_at=point).wait()
@@ -259,6 +262,7 @@ def test_a_replay_of_a_run_that_was_not_published(table, folder):
 
 
 def test_a_row_outside_of_the_slice_is_refused_when_it_is_staged(table, folder):
+    """Also one whose day is null; nothing is published."""
     sink = table(on(SECOND))
     with pytest.raises(RefusedRowsError, match=r"1 rows of .* are not in the slice") as refused:
         stage_epoch(sink, rows((SECOND, 1, "in"), (THIRD, 1, "out")), 0)
@@ -286,6 +290,7 @@ class Query(FrameBase):
 def test_what_cannot_be_replaced_is_refused_before_anything_is_written(
     folder, replace, properties, says
 ):
+    """The error names the column, or the property of the table."""
     write_deltalake(str(folder), rows((FIRST, 1, "a")), configuration=properties)
     with pytest.raises(ConfigError, match=says):
         SliceDelta(folder, replace).check(Query(), "append")

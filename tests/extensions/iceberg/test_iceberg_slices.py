@@ -131,6 +131,7 @@ def test_one_snapshot_replaces_exactly_the_slice(table, catalog):
     ],
 )
 def test_a_slice_of_other_columns(table, catalog, replace, stay):
+    """Bounds of several columns and kinds hold together."""
     replaced(table(replace))
 
     assert seen(*OTHERS, *stay) == visible(catalog)
@@ -157,6 +158,7 @@ def test_a_commit_twice_is_a_commit(table, catalog):
 
 @pytest.mark.parametrize("point", [name for name in ALL if "commit" in name])
 def test_a_process_that_dies_in_its_commit(table, catalog, point):
+    """A reader sees the old slice or the new one; another process completes the commit."""
     sink = table(on(SECOND))
     committable = staged(sink, *NEW)
     code, _ = Child(sink, "commit", [committable], fails_at=point).wait()
@@ -168,6 +170,7 @@ def test_a_process_that_dies_in_its_commit(table, catalog, point):
 
 
 def test_a_driver_that_lost_its_lease_replaces_nothing(table, catalog):
+    """The fence is checked before the swap."""
     sink = table(on(SECOND))
     committable = staged(sink, *NEW)
     with pytest.raises(LeaseLostError):
@@ -216,6 +219,7 @@ def test_a_revert_restores_what_was_replaced(table, catalog):
 
 @pytest.mark.parametrize("point", [name for name in ALL if "revert" in name])
 def test_a_process_that_dies_in_its_revert(table, catalog, point):
+    """Another process completes the revert."""
     sink = table(on(SECOND))
     committable = replaced(sink, *NEW)
     code, _ = Child(sink, "revert", [committable], fails_at=point).wait()
@@ -261,6 +265,7 @@ def test_a_replay_leaves_the_rows_until_its_commit(table, catalog):
 
 
 def test_a_row_outside_of_the_slice_is_refused_when_it_is_staged(table, catalog):
+    """Also one whose day is null; nothing is published."""
     sink = table(on(SECOND))
     with pytest.raises(RefusedRowsError, match=r"1 rows of .* are not in the slice"):
         staged(sink, row(SECOND, 1, "in"), row(THIRD, 1, "out"))
@@ -283,6 +288,7 @@ def test_a_column_that_was_renamed_is_found_by_its_id(table, catalog):
 
 
 def test_a_slice_that_the_table_lacks_is_refused_before_anything_is_written(table, catalog):
+    """The error names the column."""
     with pytest.raises(ConfigError, match="there is no column 'week'"):
         table("week = 1").check(Frame(SCHEMA), "append")
 
