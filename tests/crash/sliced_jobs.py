@@ -10,6 +10,6 @@ SCHEMA = "day date, id long, name string"
 
 def one_day(ctx: JobContext) -> None:
     """Write the rows of the input in the place of a day's."""
-    rows = ctx.read("rows", format="csv", path=ctx.params["input"], schema=SCHEMA)
+    rows = ctx.read("rows", format="csv", path=ctx.params["input"], schema=SCHEMA, bounded=True)
     day = ctx.params["day"]
     ctx.write("out", rows, to=delta(ctx.params["output"], replace=f"day = DATE '{day}'"))

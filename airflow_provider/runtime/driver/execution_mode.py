@@ -92,10 +92,10 @@ def check_slices(queries: Iterable[QueryDefinition], reasons: Sequence[str]) -> 
     *reasons* say why the job does not run in BATCH; none if STREAMING was requested.
     """
     for name, slice_ in replaced_slices(queries).items():
-        why = f", which is not possible: {reasons[0]}" if reasons else ""
+        way = f"which is not possible here: {reasons[0]}" if reasons else "run with mode 'batch'"
         raise ConfigError(
             f"{name}: replace={slice_!r} needs a run in BATCH, which publishes all of its rows in "
-            f"one commit{why}; run with mode 'batch', or write without replace"
+            f"one commit; {way}. Without replace= the rows are added"
         )
 
 
