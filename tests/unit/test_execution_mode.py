@@ -10,7 +10,9 @@ import pytest
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     check_batch,
+    check_slices,
     find_objections,
+    replaced_slices,
     summary_of,
     wanted_mode,
 )
@@ -205,3 +207,37 @@ def test_batch_by_name_is_refused_with_the_first_reason_that_refuses():
         "run with mode 'streaming', or 'automatic', which does so here"
     )
     assert EXIT_USAGE == raised.value.exit_code
+
+
+class SliceOf(FakeSink):
+    """A sink that replaces a slice, or none."""
+
+    def __init__(self, replaces):
+        super().__init__("table")
+        self.replaces = replaces
+
+    def will_replace(self, committables):
+        raise NotImplementedError
+
+    def supersede(self, committables, fence):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("reasons", "says"),
+    [
+        ([], "in one commit; run with mode 'batch'. Without replace= the rows are added"),
+        (["source 'a' is not bounded"], "not possible here: source 'a' is not bounded. Without"),
+    ],
+)
+def test_a_stream_replaces_no_slice(reasons, says):
+    """It publishes epoch by epoch; the error names the slice, and what stands in the way."""
+    job = [query(), query("day", to=SliceOf("n = 1")), query("all", to=SliceOf(None))]
+    assert {"table": "n = 1"} == replaced_slices(job)
+    with pytest.raises(
+        ConfigError, match="^table: replace='n = 1' needs a run in BATCH"
+    ) as refused:
+        check_slices(job, reasons)
+    assert says in str(refused.value)
+
+    check_slices([job[0], job[2]], reasons)

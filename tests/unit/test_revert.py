@@ -41,7 +41,9 @@ def run(job: EpochBench, run_id: str, *epochs: int, publish: bool = True) -> Non
         committer.commit_ready()
 
 
-def revert(job: EpochBench, first_epoch: int, *sinks, fence=None) -> Revert:
+def revert(
+    job: EpochBench, first_epoch: int, *sinks, fence=None, is_replay: bool = False
+) -> Revert:
     return Revert(
         "q",
         records=job.records,
@@ -49,6 +51,7 @@ def revert(job: EpochBench, first_epoch: int, *sinks, fence=None) -> Revert:
         first_epoch=first_epoch,
         fence=fence or OpenFence(9),
         clock=job.clock,
+        is_replay=is_replay,
     )
 
 
@@ -232,3 +235,42 @@ def test_every_step_is_fenced(job, sink):
     revert(job, 0, fence=LosingFence(4)).revert()
     assert {} == sink.published
     assert job.records.find().reverted_from is not None
+
+
+class SliceOf(FakeSink):
+    """A sink that replaces a slice, and records which epochs it leaves to a replay."""
+
+    replaces = "n = 1"
+
+    def __init__(self, *, will_replace: bool) -> None:
+        super().__init__()
+        self.left: list[list[int]] = []
+        self._will_replace = will_replace
+
+    def will_replace(self, committables):
+        del committables
+        return self._will_replace
+
+    def supersede(self, committables, fence):
+        fence.check()
+        self.left.append([committable.epoch.epoch for committable in committables])
+
+
+@pytest.mark.parametrize(
+    ("will_replace", "is_replay", "left"),
+    [(True, True, [[0]]), (False, True, []), (True, False, [])],
+    ids=["a replay", "a replay of another slice", "a rewind"],
+)
+def test_a_replay_leaves_the_rows_of_a_slice_to_its_commit(tmp_path, will_replace, is_replay, left):
+    """Only a replay does, and only of the same slice; a revert need not even be possible then."""
+    sink = SliceOf(will_replace=will_replace)
+    bench = EpochBench(tmp_path / "job", sink)
+    bench.spark.begin()
+    run(bench, "r1", 0)
+    revert(bench, 0, is_replay=is_replay).revert()
+
+    reverted = [] if left else [[0]]
+    assert (left, reverted) == (sink.left, sink.asked("revert"))
+    assert reverted == sink.asked("check_revert")
+    assert 0 == bench.records.find().reverted_from
+    bench.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.add_file import partition_of
@@ -28,14 +28,22 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
 
 
+class RemovedFile(NamedTuple):
+    """A file that leaves the table: its path, its bytes, and the texts of its partition."""
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None]
+
+
 @dataclasses.dataclass(frozen=True)
 class TableChange:
-    """The next version of the table; *removed* has path and bytes of files that leave it."""
+    """The next version of the table."""
 
     transactions: Mapping[str, int]
     facts: Mapping[str, Any]
     added: Sequence[DataFile] = ()
-    removed: Sequence[tuple[str, int]] = ()
+    removed: Sequence[RemovedFile] = ()
 
 
 class DeltaLog:
@@ -101,8 +109,8 @@ class DeltaLog:
             for file in change.added
         ]
         actions += [
-            RemoveAction(path, True, now_ms, size, partition_of(path))  # noqa: FBT003 - its own form
-            for path, size in change.removed
+            RemoveAction(path, True, now_ms, size, dict(partition))  # noqa: FBT003 - its own form
+            for path, size, partition in change.removed
         ]
         version = table.version() + 1
         table.create_write_transaction(
@@ -217,9 +225,13 @@ def _published_mark(query_id: str) -> str:
 
 
 def removal(
-    table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
+    table: DeltaTable,
+    one: EpochId,
+    epochs: set[int],
+    removed: Sequence[RemovedFile],
+    added: Sequence[DataFile] = (),
 ) -> TableChange:
-    """Return the version that removes *epochs* of a query, of which *published* were published."""
+    """Return the version that removes *epochs* of a query, and refuses them from then on."""
     first, last = _first_mark(one.query_id), _published_mark(one.query_id)
     before, had = table.transaction_version(first), table.transaction_version(last)
     settled = last_epoch(table, one.query_id)
@@ -231,8 +243,15 @@ def removal(
     return TableChange(
         marks,
         {"sparkStream": {"query": one.query, "queryId": one.query_id, "tookBack": sorted(epochs)}},
-        removed=[file for committable in published for file in files_of(committable)],
+        added=added,
+        removed=removed,
     )
+
+
+def removed_files(published: Sequence[Committable]) -> list[RemovedFile]:
+    """Return the staged files of *published* as they leave the table."""
+    files = (file for committable in published for file in files_of(committable))
+    return [RemovedFile(path, size, partition_of(path)) for path, size in files]
 
 
 def mark_of(writer: Writer | None) -> dict[str, int]:
@@ -261,5 +280,6 @@ def commit_info(committable: Committable) -> dict[str, Any]:
             "epoch": epoch.epoch,
             "token": epoch.token,
             **job,
+            **({"slice": committable.data["slice"]} if "slice" in committable.data else {}),
         }
     }

@@ -16,8 +16,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.delta import delta_log
+from airflow_provider.extensions.delta import delta_log, slices
 from airflow_provider.extensions.delta.add_file import DataFile, has_rows, read_data_file
+from airflow_provider.extensions.delta.reverts import Reverts, with_effect
 from airflow_provider.extensions.delta.schema import (
     TableFacts,
     as_stored,
@@ -26,7 +27,6 @@ from airflow_provider.extensions.delta.schema import (
 )
 from airflow_provider.runtime.api.errors import (
     ConfigError,
-    RevertError,
     SinkError,
     SparkStreamError,
 )
@@ -66,7 +66,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from deltalake import DeltaTable
+    from pyarrow.fs import PyFileSystem
     from pyspark.sql import DataFrame
+
+    from airflow_provider.runtime.api.kit.slices import Slice
 
 _FAILURES: Final = 3  # in a row, of writes that no other writer was in the way of
 # Other writers may win for this long before a start is failed.
@@ -80,10 +83,11 @@ def delta(
     path: str,
     partition_by: Sequence[str] = (),
     *,
+    replace: str | None = None,
     options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DeltaSink:
-    """Append a query's rows to a Delta Lake table, one version per epoch.
+    """Write a query's rows to a Delta Lake table, one version per epoch.
 
     The table is made with the first epoch when it is missing. Other programs may write to it,
     compact it and clean it up meanwhile.
@@ -91,12 +95,18 @@ def delta(
     Args:
         path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
         partition_by: its partition columns, the same as the table's when it exists.
+        replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
+            the run's commit removes the rows in it, and adds the new ones, in one version. It has
+            comparisons of columns with literals, joined by AND. The run is then one in BATCH. By
+            default rows are only added.
         options: further options of Spark's Parquet writer, such as ``compression``.
         storage_options: what delta-rs needs to reach *path* beyond the environment. Spark and
             fsspec, which write and list the staged files, are configured in their own ways.
     """
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return DeltaSink(path, columns, dict(options or {}), dict(storage_options or {}))
+    return DeltaSink(
+        path, columns, dict(options or {}), dict(storage_options or {}), replace=replace
+    )
 
 
 class DeltaSink:
@@ -111,12 +121,15 @@ class DeltaSink:
         options: dict[str, str],
         storage_options: dict[str, str],
         clock: Clock | None = None,
+        *,
+        replace: str | None = None,
     ) -> None:
         local = local_path_of(path)
         self._url = (local if local is not None else path).rstrip("/")
         self._partition_by = partition_by
         self._options = options
         self._storage_options = storage_options
+        self._replace = replace
         self._clock = clock or SystemClock()
         self._open()
 
@@ -150,6 +163,10 @@ class DeltaSink:
     def datasets(self) -> tuple[Dataset, ...]:
         return (folder_dataset(self._url),)
 
+    @property
+    def replaces(self) -> str | None:
+        return self._replace
+
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -169,10 +186,15 @@ class DeltaSink:
             raise refusal_of(error, msg) from error
         if table is not None:
             check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
+            if self._replace is not None:
+                slices.check_replaceable(table, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         check_append_only(self.name, output_mode)
-        check_partitions(as_stored(df.schema.jsonValue(), self.name), self._partition_by, self.name)
+        schema = as_stored(df.schema.jsonValue(), self.name)
+        check_partitions(schema, self._partition_by, self.name)
+        if self._replace is not None:
+            slices.slice_of(self._replace, schema, self.name)
 
     def _check_location(self) -> None:
         local = local_path_of(self._url)
@@ -217,7 +239,18 @@ class DeltaSink:
         if staged.rows == 0:
             remove_tree(url)
         files = [(f"{folder}/{path}", size) for path, size in staged.files if staged.rows]
-        return Staged({"schema": schema, "files": self._with_rows(files, schema)}, staged.rows)
+        data = {"schema": schema, "files": self._with_rows(files, schema)}
+        return Staged(self._in_slice(data), staged.rows)
+
+    def _in_slice(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data of a staging with its slice, in which every row must be."""
+        if self._replace is None:
+            return data
+        schema = data["schema"]
+        part = slices.slice_of(self._replace, schema, self.name)
+        files = self._read_files(data["files"], schema)
+        slices.check_rows_inside(files, part, self._reader(schema), self.name)
+        return {**data, "slice": self._replace}
 
     def _with_rows(
         self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
@@ -231,14 +264,17 @@ class DeltaSink:
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Add the staged files in one version, unless the table has recorded the epoch.
 
-        An epoch without rows makes the table if need be, and no version: it has nothing to double.
+        The same version removes the other rows of the slice that the epoch replaces, if it does.
+        One that would change nothing makes the table if need be, and no version.
         """
-        epoch = committable.epoch
+        epoch, part = committable.epoch, self._slice_of(committable)
         read: list[DataFile] = []
+        reader = self._reader(committable.data["schema"])
 
         def attempt() -> None:
             table = self._ensure_table(committable, fence)
-            if not delta_log.files_of(committable) or self._has(table, epoch, fence):
+            has_files = bool(delta_log.files_of(committable))
+            if not (has_files or part) or self._has(table, epoch, fence):
                 return
             try:
                 check_fits(
@@ -247,10 +283,17 @@ class DeltaSink:
             except ConfigError as error:  # it was made or changed after check()
                 raise SinkError(str(error)) from error
             read[:] = read or self._read_staged(committable)
+            old = slices.Replacement((), ())
+            if part is not None:
+                folder = delta_log.folder_of(epoch)
+                old = slices.plan_replacement(table, part, reader, folder=folder, name=self.name)
+                if not has_files and not old.removed:
+                    return
             change = delta_log.TableChange(
                 {epoch.query_id: epoch.epoch, **delta_log.mark_of(committable.writer)},
                 delta_log.commit_info(committable),
-                added=read,
+                added=[*read, *old.rewritten],
+                removed=old.removed,
             )
             fence.check()
             failpoints.hit("delta.committing")
@@ -306,12 +349,28 @@ class DeltaSink:
     def _read_files(
         self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
     ) -> list[DataFile]:
+        filesystem = self._filesystem() if files else None
+        return [read_data_file(filesystem, path, size, schema) for path, size in files]
+
+    def _filesystem(self) -> PyFileSystem:
         import pyarrow.fs as pafs
         from deltalake.fs import DeltaStorageHandler
 
         handler = DeltaStorageHandler(self._log.url, self._storage_options or None)
-        filesystem = pafs.PyFileSystem(handler)
-        return [read_data_file(filesystem, path, size, schema) for path, size in files]
+        return pafs.PyFileSystem(handler)
+
+    def _reader(self, schema: Mapping[str, Any]) -> slices.FileReader:
+        return slices.FileReader(self._filesystem, self._url, schema)
+
+    def _reverts(self, written: Sequence[Committable]) -> Reverts:
+        schema = written[0].data["schema"] if written else {"fields": []}
+        return Reverts(self.name, written, self._reader(schema))
+
+    def _slice_of(self, committable: Committable) -> Slice | None:
+        text = committable.data.get("slice")
+        if text is None:
+            return None
+        return slices.slice_of(str(text), committable.data["schema"], self.name)
 
     def _until_settled(self, attempt: Callable[[], None]) -> None:
         """Retry *attempt* until no other writer wins the commit.
@@ -368,39 +427,58 @@ class DeltaSink:
 
     def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse if a published file is no longer the table's: rewritten, or deleted."""
-        written = [c for c in committables if delta_log.files_of(c)]
+        written = with_effect(committables)
         table = self._loaded()
         if table is not None:
             with own_errors(self.name):
-                self._published(table, written)
+                reverts = self._reverts(written)
+                reverts.plan(table, reverts.published(table))
                 if written:
-                    self._check_all_after(table, written)
+                    reverts.check_all_after(table)
 
     def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Remove the epochs' files in one version, and refuse their late commits from then on.
 
-        The files themselves stay until VACUUM, as with every removal in Delta.
+        What they have replaced is added again. The files themselves stay until VACUUM, as with
+        every removal in Delta.
         """
-        written = [c for c in committables if delta_log.files_of(c)]
+        self._refuse_late(committables, fence, removes=True)
+
+    def will_replace(self, committables: Sequence[Committable]) -> bool:
+        return self._replace is not None and all(
+            committable.data.get("slice") == self._replace for committable in committables
+        )
+
+    def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
+        self._refuse_late(committables, fence, removes=False)
+
+    def _refuse_late(
+        self, committables: Sequence[Committable], fence: Fence, *, removes: bool
+    ) -> None:
+        written = with_effect(committables)
         if not written:
             return
 
         def attempt() -> None:
             # Without a table nothing could refuse a late commit, which would make it.
             table = self._ensure_table(written[0], fence)
-            published = self._published(table, written)
+            published = reverts.published(table) if removes else []
             epochs = {c.epoch.epoch for c in written if not delta_log.is_reverted(table, c.epoch)}
             if not epochs:
                 return
-            self._check_all_after(table, written)
-            change = delta_log.removal(table, written[0].epoch, epochs, published)
+            reverts.check_all_after(table)
+            removed, added = reverts.plan(table, published)
+            change = delta_log.removal(table, written[0].epoch, epochs, removed, added)
             fence.check()
             failpoints.hit("delta.reverting")
             self._log.write(table, change)
             failpoints.hit("delta.reverted")
-            others[:] = [c for c in written if c.epoch.epoch in epochs and c not in published]
+            if removes:
+                chosen = [c for c in written if c.epoch.epoch in epochs]
+                others[:] = [c for c in chosen if c not in published]
 
         others: list[Committable] = []
+        reverts = self._reverts(written)
         self._until_settled(attempt)
         table = self._loaded()
         with own_errors(self.name):
@@ -409,45 +487,3 @@ class DeltaSink:
                     remove_tree(f"{self._url}/{delta_log.folder_of(committable.epoch)}")
                 else:
                     self._remove(table, committable.epoch)
-
-    def _check_all_after(self, table: DeltaTable, committables: Sequence[Committable]) -> None:
-        given = {c.epoch.epoch for c in committables}
-        more = delta_log.epochs_after(table, committables[0].epoch.query_id, min(given)) - given
-        if more:
-            raise RevertError(
-                f"{self.name}: epoch {min(more)} is after what is reverted; revert it, too"
-            )
-
-    def _published(
-        self, table: DeltaTable, committables: Sequence[Committable]
-    ) -> list[Committable]:
-        standing: dict[int, list[Committable]] = {}
-        for c in committables:
-            settled = c.epoch.epoch <= delta_log.last_epoch(table, c.epoch.query_id)
-            if settled and delta_log.files_of(c) and not delta_log.is_reverted(table, c.epoch):
-                standing.setdefault(c.epoch.epoch, []).append(c)
-        if not standing:
-            return []
-        self._check_removable(table)
-        prefixes = [f"{delta_log.folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
-        active = delta_log.active_paths(table, prefixes)
-        if changed := delta_log.partly_deleted(table, prefixes):
-            raise RevertError(f"{self.name}: another program has deleted rows of {min(changed)}")
-        return [self._whole(stagings, active) for stagings in standing.values()]
-
-    def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
-        for committable in stagings:
-            if {path for path, _ in delta_log.files_of(committable)} <= active:
-                return committable
-        epoch = stagings[0].epoch.epoch
-        gone = next(path for path, _ in delta_log.files_of(stagings[0]) if path not in active)
-        raise RevertError(
-            f"{self.name}: {gone} of epoch {epoch} is no longer in the table; another program has "
-            "compacted, overwritten or deleted it, so its rows are not known any more"
-        )
-
-    def _check_removable(self, table: DeltaTable) -> None:
-        if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
-            raise RevertError(
-                f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
-            )

@@ -1,4 +1,4 @@
-"""Catalogs of Iceberg tables that are only read: opening them, and errors without their secrets."""
+"""Catalogs of Iceberg tables: opening them, and a reader's errors without their secrets."""
 
 from __future__ import annotations
 
@@ -77,15 +77,19 @@ class TableHandle:
             catalog.close()
 
     def _open(self) -> Catalog:
-        from pyiceberg.catalog import load_catalog
-
         if self._catalog is None:
-            named = self._options.catalog
-            properties = {"name": named} if isinstance(named, str) else dict(named)
-            # Opening a catalog must not write: its tables are made by its owner.
-            properties.setdefault("init_catalog_tables", "false")
-            self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+            self._catalog = open_catalog(self._options.catalog)
         return self._catalog
+
+
+def open_catalog(named: str | Mapping[str, str]) -> Catalog:
+    """Open a catalog by its name in pyiceberg's configuration, or by its properties."""
+    from pyiceberg.catalog import load_catalog
+
+    properties = {"name": named} if isinstance(named, str) else dict(named)
+    # Opening a catalog must not write: its tables are made by its owner.
+    properties.setdefault("init_catalog_tables", "false")
+    return load_catalog(properties.pop("name", "default"), **properties)
 
 
 def check_has_order(metadata: TableMetadata, name: str) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Summary
+    from pyiceberg.table.snapshots import Snapshot, Summary
 
     from airflow_provider.runtime.api.sinks import EpochId, Writer
 
@@ -74,7 +74,7 @@ class Ledger:
     def of(cls, metadata: TableMetadata, query_id: str) -> Ledger:
         text = metadata.properties.get(_PREFIX + query_id)
         if text is None:
-            epochs = [epoch for epoch, _ in _published(metadata, query_id)]
+            epochs = [epoch for epoch, *_ in _published(metadata, query_id)]
             return cls(query_id, max(epochs, default=-1))
         try:
             read: _Property = decode(_Property, read_json(text))
@@ -138,17 +138,23 @@ def marked(metadata: TableMetadata, job_dir: str) -> list[str]:
 def published_token(metadata: TableMetadata, epoch: EpochId) -> int | None:
     """Return the token of the published staging; None if the epoch's snapshot has expired."""
     published = _published(metadata, epoch.query_id)
-    return next((token for number, token in published if number == epoch.epoch), None)
+    return next((token for number, token, _ in published if number == epoch.epoch), None)
 
 
-def _published(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, int]]:
+def published_snapshot(metadata: TableMetadata, epoch: EpochId) -> Snapshot | None:
+    """Return the snapshot that has published the epoch; None if it has expired."""
+    published = _published(metadata, epoch.query_id)
+    return next((snapshot for number, _, snapshot in published if number == epoch.epoch), None)
+
+
+def _published(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, int, Snapshot]]:
     for snapshot in reversed(metadata.snapshots):
         summary: Summary | None = snapshot.summary
         if summary is None or summary.additional_properties.get(_QUERY_ID) != query_id:
             continue
         epoch = summary.additional_properties.get(_EPOCH)
         if epoch is not None:
-            yield int(epoch), int(summary.additional_properties[_TOKEN])
+            yield int(epoch), int(summary.additional_properties[_TOKEN]), snapshot
 
 
 def _from_ranges(ranges: Sequence[_Range]) -> frozenset[int]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.errors import ConfigError
 from airflow_provider.runtime.api.kit.columns import quoted
+from airflow_provider.runtime.api.kit.spark import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 _DAY_US: Final = 86_400_000_000
 _HOUR_US: Final = 3_600_000_000
 _BY_TIME: Final = ("year", "month", "day", "hour")
+
+
+def staged_schema(df: DataFrame, name: str) -> pa.Schema:
+    """Return the columns of a query as Spark writes them to files.
+
+    Raises:
+        ConfigError: a type has no counterpart in Arrow.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        return as_staged(arrow_schema(df.schema))
+    except PySparkException as error:
+        raise ConfigError(f"{name}: a column's type has no counterpart: {error}") from error
 
 
 def as_staged(schema: pa.Schema) -> pa.Schema:

@@ -14,7 +14,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.extensions.iceberg import tables
+from airflow_provider.extensions.iceberg import slices, tables
+from airflow_provider.extensions.iceberg.catalogs import open_catalog
 from airflow_provider.extensions.iceberg.hive_swap import compare_and_swap
 from airflow_provider.extensions.iceberg.ledger import (
     Ledger,
@@ -24,17 +25,17 @@ from airflow_provider.extensions.iceberg.ledger import (
     published_token,
 )
 from airflow_provider.extensions.iceberg.outages import is_outage
+from airflow_provider.extensions.iceberg.reverts import RevertPlan, plan_revert
 from airflow_provider.extensions.iceberg.schema import (
-    as_staged,
     check_fits,
     new_partition_fields,
     new_schema,
     partition_columns,
+    staged_schema,
 )
 from airflow_provider.runtime.api.errors import (
     ConfigError,
     OutageError,
-    RevertError,
     SinkError,
     SparkStreamError,
 )
@@ -47,7 +48,6 @@ from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.kit.refusals import refusal_of
 from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
-from airflow_provider.runtime.api.kit.spark import arrow_schema
 from airflow_provider.runtime.api.kit.staging import (
     PARQUET,
     StagedFiles,
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
@@ -90,9 +89,10 @@ def iceberg(
     *,
     catalog: str | Mapping[str, str],
     partition_by: Sequence[str] = (),
+    replace: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> IcebergSink:
-    """Append a query's rows to an Iceberg table, one snapshot per epoch.
+    """Write a query's rows to an Iceberg table, one snapshot per epoch.
 
     The table is made with the first epoch when it is missing; its namespace must exist. Other
     programs may write to it, compact it and expire its snapshots meanwhile.
@@ -103,11 +103,15 @@ def iceberg(
             properties as ``load_catalog`` takes them, with its ``name`` among them (``default``).
         partition_by: columns that a new table is partitioned by, by value; an existing table's own
             partitioning is kept to.
+        replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
+            the run's commit removes the rows in it, and adds the new ones, in one snapshot. It has
+            comparisons of columns with literals, joined by AND. The run is then one in BATCH. By
+            default rows are only added.
         options: further options of Spark's Parquet writer, such as ``compression``.
     """
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     named = catalog if isinstance(catalog, str) else dict(catalog)
-    return IcebergSink(table, named, columns, dict(options or {}))
+    return IcebergSink(table, named, columns, dict(options or {}), replace=replace)
 
 
 class IcebergSink:
@@ -122,11 +126,14 @@ class IcebergSink:
         partition_by: tuple[str, ...],
         options: dict[str, str],
         clock: Clock | None = None,
+        *,
+        replace: str | None = None,
     ) -> None:
         self._table_name = table
         self._catalog_named = catalog
         self._partition_by = partition_by
         self._options = options
+        self._replace = replace
         self._clock = clock or SystemClock()
         self._catalog: Catalog | None = None
         self._opening = threading.Lock()
@@ -141,6 +148,10 @@ class IcebergSink:
     @property
     def name(self) -> str:
         return f"iceberg:{self._table_name}"
+
+    @property
+    def replaces(self) -> str | None:
+        return self._replace
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return the folder of its table, by which Spark's own lineage names it; reads the catalog.
@@ -176,10 +187,13 @@ class IcebergSink:
             raise ConfigError(
                 f"{self.name}: the catalog has no namespace {namespace!r}; create it first"
             )
+        schema = new_schema(arrow, self.name) if table is None else table.schema()
         if table is None:
-            new_partition_fields(new_schema(arrow, self.name), self._partition_by, self.name)
+            new_partition_fields(schema, self._partition_by, self.name)
         else:
             check_fits(table, arrow, self._partition_by, self.name)
+        if self._replace is not None:
+            slices.slice_of(self._replace, schema, self.name)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         check_append_only(self.name, output_mode)
@@ -192,14 +206,7 @@ class IcebergSink:
 
     def _arrow_schema(self, df: DataFrame) -> pa.Schema:
         require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
-        from pyspark.errors import PySparkException
-
-        try:
-            return as_staged(arrow_schema(df.schema))
-        except PySparkException as error:
-            raise ConfigError(
-                f"{self.name}: a column's type has no counterpart: {error}"
-            ) from error
+        return staged_schema(df, self.name)
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -219,7 +226,17 @@ class IcebergSink:
             # Only what is published is named, so that a revert finds all that is named.
             names = [name for name in found if tables.has_rows(table, f"{folder}/{name}")]
         uuid = str(table.metadata.table_uuid)
-        return Staged({"table_uuid": uuid, "folder": folder, "files": names}, staged.rows)
+        data = {"table_uuid": uuid, "folder": folder, "files": names}
+        return Staged(self._in_slice(data, table), staged.rows)
+
+    def _in_slice(self, data: dict[str, Any], table: Table) -> dict[str, Any]:
+        """Return the data of a staging with its slice, in which every row must be."""
+        if self._replace is None:
+            return data
+        paths = [f"{data['folder']}/{name}" for name in data["files"]]
+        with self._errors():
+            slices.check_rows_inside(table, paths, self._replace, self.name)
+        return {**data, "slice": self._replace}
 
     def _write(self, df: DataFrame, folder: str, table: Table) -> StagedFiles:
         # A file must hold one partition's rows and all columns, but Spark takes the columns that it
@@ -248,10 +265,13 @@ class IcebergSink:
     # --- publishing -------------------------------------------------------------------------------
 
     def commit(self, committable: Committable, fence: Fence) -> None:
-        """Add the staged files in one snapshot, unless the table has recorded the epoch."""
+        """Add the staged files in one snapshot, unless the table has recorded the epoch.
+
+        The same snapshot removes the other rows of the slice that the epoch replaces, if it does.
+        """
         epoch = committable.epoch
-        paths = tables.paths_of(committable)
-        if not paths:
+        paths, replacer = tables.paths_of(committable), self._replacer(committable)
+        if not paths and replacer is None:
             return  # nothing to see, so nothing to repeat either
         made = tables.DataFiles(self.name)
 
@@ -261,15 +281,20 @@ class IcebergSink:
                 return
             if not tables.is_below(table, str(committable.data["folder"])):
                 raise tampered_record_error(self.name, epoch, committable.data["folder"])
-            change = tables.begin_change(table)
-            producer = change.update_snapshot(facts_of_epoch(epoch)).merge_append()
-            with producer:
-                for data_file in made.get(table, paths):
-                    producer.append_data_file(data_file)
-            after = ledger.with_published(epoch.epoch)
-            mark = mark_of(committable.writer)
-            change.set_properties(
-                {**tables.name_mapping_of(table), **after.to_properties(), **mark}
+            old = replacer.plan(table) if replacer is not None else slices.Replacement()
+            if not paths and not old.removed:
+                return
+            after, mark = ledger.with_published(epoch.epoch), mark_of(committable.writer)
+            change = tables.change_files(
+                table,
+                facts_of_epoch(epoch),
+                {**tables.name_mapping_of(table), **after.to_properties(), **mark},
+                added=[
+                    *made.get(table, paths),
+                    *tables.entries_of(table, old.rewritten, self.name),
+                ],
+                removed=old.removed,
+                merges=True,
             )
             fence.check()
             failpoints.hit("iceberg.committing")
@@ -277,6 +302,12 @@ class IcebergSink:
             failpoints.hit("iceberg.committed")
 
         self._until_settled(attempt, committable)
+
+    def _replacer(self, committable: Committable) -> slices.Replacer | None:
+        text = committable.data.get("slice")
+        if text is None:
+            return None
+        return slices.Replacer(str(text), str(committable.data["folder"]), self.name)
 
     def writers(self, job_dir: str) -> list[str]:
         table = self._found()
@@ -385,17 +416,29 @@ class IcebergSink:
             tables.paths_of(committable)
         table = self._found()
         if table is not None and committables:
-            self._check_same(table, committables)
-            ledger = Ledger.of(table.metadata, committables[0].epoch.query_id)
-            self._published_files(table, ledger, committables)
+            plan_revert(table, committables, self.name)
 
     def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
-        """Remove the epochs' files in one snapshot, and refuse their late commits from then on."""
-        if not committables:
-            return
+        """Remove the epochs' files in one snapshot, and refuse their late commits from then on.
+
+        What they have replaced is added again.
+        """
+        self._refuse_late(committables, fence, removes=True)
+
+    def will_replace(self, committables: Sequence[Committable]) -> bool:
+        return self._replace is not None and all(
+            committable.data.get("slice") == self._replace for committable in committables
+        )
+
+    def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
+        self._refuse_late(committables, fence, removes=False)
+
+    def _refuse_late(
+        self, committables: Sequence[Committable], fence: Fence, *, removes: bool
+    ) -> None:
         for committable in committables:
             tables.paths_of(committable)
-        if self._found() is None:
+        if not committables or self._found() is None:
             return
         query_id = committables[0].epoch.query_id
         epochs = {committable.epoch.epoch for committable in committables}
@@ -404,16 +447,15 @@ class IcebergSink:
             ledger = Ledger.of(table.metadata, query_id)
             if epochs <= ledger.reverted | ledger.refused:
                 return
-            published = self._published_files(table, ledger, committables)
+            plan = plan_revert(table, committables, self.name) if removes else RevertPlan()
             after = ledger.with_reverted(epochs)
-            change = tables.begin_change(table)
-            update = change.update_snapshot(after.facts_of_revert(epochs))
-            # A snapshot even when no file goes: it makes the commits fail that are on their way.
-            producer = update.overwrite() if published else update.fast_append()
-            with producer:
-                for data_file in published:
-                    producer.delete_data_file(data_file)
-            change.set_properties(after.to_properties())
+            change = tables.change_files(
+                table,
+                after.facts_of_revert(epochs),
+                after.to_properties(),
+                added=plan.restored,
+                removed=plan.removed,
+            )
             fence.check()
             failpoints.hit("iceberg.reverting")
             tables.swap(table, change)
@@ -423,52 +465,13 @@ class IcebergSink:
         for committable in committables:
             self.abort(committable)
 
-    def _check_same(self, table: Table, committables: Sequence[Committable]) -> None:
-        if any(c.data["table_uuid"] != str(table.metadata.table_uuid) for c in committables):
-            raise RevertError(
-                f"{self.name}: the table was dropped and made again since it was written to"
-            )
-
-    def _published_files(
-        self, table: Table, ledger: Ledger, committables: Sequence[Committable]
-    ) -> list[DataFile]:
-        standing = [
-            c for c in committables if ledger.is_standing(c.epoch.epoch) and tables.paths_of(c)
-        ]
-        wanted = {path for c in standing for path in tables.paths_of(c)}
-        live = {f.file_path: f for f in tables.live_files(table, wanted)}
-        chosen: list[DataFile] = []
-        for epoch in {c.epoch.epoch for c in standing}:
-            # Of several stagings of an epoch only one was published.
-            stagings = [c for c in standing if c.epoch.epoch == epoch]
-            known = published_token(table.metadata, stagings[0].epoch)
-            if known is not None:
-                stagings = [c for c in stagings if c.epoch.token == known]
-            whole = [c for c in stagings if all(path in live for path in tables.paths_of(c))]
-            if stagings and not whole:
-                gone = next(path for path in tables.paths_of(stagings[0]) if path not in live)
-                raise RevertError(
-                    f"{self.name}: {gone} of epoch {epoch} is no longer in the table; another "
-                    "program has compacted, overwritten or deleted it, so its rows are not known "
-                    "any more"
-                )
-            chosen += [live[path] for c in whole for path in tables.paths_of(c)]
-        return chosen
-
     # --- the catalog ------------------------------------------------------------------------------
 
     def _open(self) -> Catalog:
         require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
-        from pyiceberg.catalog import load_catalog
-
         with self._opening:
             if self._catalog is None:
-                named = self._catalog_named
-                properties = {"name": named} if isinstance(named, str) else dict(named)
-                # Opening a catalog must not write: its tables are made by its owner.
-                properties.setdefault("init_catalog_tables", "false")
-                name = properties.pop("name", "default")
-                self._catalog = compare_and_swap(load_catalog(name, **properties))
+                self._catalog = compare_and_swap(open_catalog(self._catalog_named))
             return self._catalog
 
     def _found(self) -> Table | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg.schema import new_partition_fields, new_schema
 from airflow_provider.runtime.api.errors import SinkError
@@ -11,7 +11,7 @@ from airflow_provider.runtime.api.kit.staging import folder_name, is_inside
 from airflow_provider.runtime.api.sinks import reading, tampered_record_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -79,6 +79,11 @@ class DataFiles:
                     f"{self._name}: the statistics of {entry.file_path} do not tell the partition "
                     f"{field.name!r}; see the table's write.metadata.metrics properties"
                 )
+
+
+def entries_of(table: Table, paths: Sequence[str], name: str) -> list[DataFile]:
+    """Return the entries of Parquet files; *name* is the sink's."""
+    return DataFiles(name).get(table, paths)
 
 
 def name_mapping_of(table: Table) -> dict[str, str]:
@@ -150,6 +155,40 @@ def begin_change(table: Table) -> Transaction:
         table.name(), slim, table.metadata_location, table.io, table.catalog, dict(table.config)
     )
     return handle.transaction()
+
+
+def change_files(
+    table: Table,
+    facts: Mapping[str, str],
+    properties: Mapping[str, str],
+    *,
+    added: Iterable[DataFile] = (),
+    removed: Sequence[DataFile] = (),
+    merges: bool = False,
+) -> Transaction:
+    """Return a change that adds and removes files in one snapshot, for :func:`swap`.
+
+    It makes a snapshot even without files: that makes the commits fail that are on their way.
+
+    Args:
+        table: what it is made for.
+        facts: the snapshot's summary.
+        properties: of the table, which the change sets.
+        added: the files that the snapshot adds.
+        removed: the files of the current snapshot that it removes.
+        merges: whether small manifests are merged.
+    """
+    change = begin_change(table)
+    update = change.update_snapshot(dict(facts))
+    appending = update.merge_append if merges else update.fast_append
+    producer: Any = update.overwrite() if removed else appending()
+    with producer:
+        for data_file in removed:
+            producer.delete_data_file(data_file)
+        for data_file in added:
+            producer.append_data_file(data_file)
+    change.set_properties(dict(properties))
+    return change
 
 
 def swap(table: Table, change: Transaction) -> None:

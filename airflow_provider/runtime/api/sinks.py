@@ -397,6 +397,27 @@ class KeyedSink(Protocol):
 
 
 @runtime_checkable
+class SliceSink(Protocol):
+    """A sink that replaces a slice of its output: its commit removes the old rows in it, at once.
+
+    Such a query runs in BATCH, so that a run has one commit. A replay leaves the old rows to it.
+    """
+
+    @property
+    def replaces(self) -> str | None:
+        """The slice, as SQL; None if rows are only added."""
+
+    def will_replace(self, committables: Sequence[Committable]) -> bool:
+        """Whether the next commit replaces all rows of *committables*: they have its slice."""
+
+    def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
+        """Refuse late commits of epochs, and leave their rows to the commit that replaces them.
+
+        Idempotent: by query id and epoch.
+        """
+
+
+@runtime_checkable
 class VersionedSink(Protocol):
     """A sink whose output has versions, such as a table.
 

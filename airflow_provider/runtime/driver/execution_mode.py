@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.api.sinks import KeyedSink, VisibleSink
+from airflow_provider.runtime.api.sinks import KeyedSink, SliceSink, VisibleSink
 from airflow_provider.runtime.api.sources import LATEST, SameInBatch
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
@@ -74,6 +74,29 @@ def check_batch(objections: Iterable[Objection]) -> None:
             raise ConfigError(
                 f"{objection.why}; run with mode 'streaming', or 'automatic', which does so here"
             )
+
+
+def replaced_slices(queries: Iterable[QueryDefinition]) -> dict[str, str]:
+    """Return the slices that the job replaces, by the names of the sinks."""
+    return {
+        sink.name: slice_
+        for query in queries
+        for sink in query.sinks
+        if isinstance(sink, SliceSink) and (slice_ := sink.replaces)
+    }
+
+
+def check_slices(queries: Iterable[QueryDefinition], reasons: Sequence[str]) -> None:
+    """Refuse a stream that is to replace a slice: its epochs are published one by one.
+
+    *reasons* say why the job does not run in BATCH; none if STREAMING was requested.
+    """
+    for name, slice_ in replaced_slices(queries).items():
+        way = f"which is not possible here: {reasons[0]}" if reasons else "run with mode 'batch'"
+        raise ConfigError(
+            f"{name}: replace={slice_!r} needs a run in BATCH, which publishes all of its rows in "
+            f"one commit; {way}. Without replace= the rows are added"
+        )
 
 
 def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]:

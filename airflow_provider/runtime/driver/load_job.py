@@ -17,7 +17,9 @@ from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     Objection,
     check_batch,
+    check_slices,
     find_objections,
+    replaced_slices,
     resolve_plan,
     summary_of,
     wanted_mode,
@@ -63,7 +65,7 @@ from airflow_provider.runtime.spark.versions import explain_missing
 from airflow_provider.runtime.storage.open import check_location, local_path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -333,7 +335,9 @@ def load_job(
             check_batch(objections)
             _check_same_queries(job, stored)
         return job
-    return _preferring_batch(load, job, [each.why for each in objections], directory)
+    slices = replaced_slices(job.queries)  # which decide for BATCH where it is possible
+    reasons = [each.why for each in objections if each.refuses or not slices]
+    return _preferring_batch(load, job, reasons, directory)
 
 
 def _pins_of(spec: RunSpec, directory: JobDirectory) -> Pins:
@@ -367,7 +371,7 @@ def _preferring_batch(
     run_id = job.context.run_id
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, summary_of(reasons))
     log.debug("run=%s not BATCH: %s", run_id, "; ".join(reasons))
-    return _with_markers(job, directory)
+    return _with_markers(job, directory, reasons)
 
 
 def _only_in_batch(
@@ -392,7 +396,11 @@ def _only_in_batch(
     raise refused from refused.__cause__
 
 
-def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
+def _with_markers(
+    job: LoadedJob, directory: JobDirectory, reasons: Sequence[str] = ()
+) -> LoadedJob:
+    with job.refusals.collecting():
+        check_slices(job.queries, reasons)
     with job.refusals.collecting():
         if job.plan.until == "stopped":
             check_lists_once(job.queries, alone=ending_alone(job.queries))

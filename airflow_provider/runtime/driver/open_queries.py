@@ -294,7 +294,7 @@ def _rewinds(
 ) -> list[Rewind]:
     listing, run_id = InputCheck(spark_listing(job.spark)), str(spec.replays)
     return [
-        Rewind(directory, each, job.queries, fence, clock, by, listing)
+        Rewind(directory, each, job.queries, fence, clock, by, listing, is_replay=True)
         for each in runs_to_rewind(directory, run_id, with_later=spec.with_later, is_replay=True)
     ]
 

@@ -92,7 +92,7 @@ class Restore:
     """Sets the queries of a job to a savepoint; the caller holds the job's lease *fence*.
 
     *outputs* are the queries whose output after the savepoint is reverted; *input* checks that what
-    they read again is still there.
+    they read again is still there. If *is_replay*, a run follows that replaces slices of outputs.
     """
 
     directory: JobDirectory
@@ -100,6 +100,7 @@ class Restore:
     clock: Clock
     outputs: Sequence[OutputOfQuery] = ()
     input: InputCheck = LISTED_HERE
+    is_replay: bool = False
 
     def begin(self, settings: RestoreSettings) -> OperationRecord:
         """Put the operation, or return the open one.
@@ -261,6 +262,7 @@ class Restore:
                 epoch=epoch,
                 fence=self.fence,
                 clock=self.clock,
+                is_replay=self.is_replay,
             )
 
     def _reverted(self, plan: RestorePlan) -> Iterator[tuple[OutputOfQuery, int]]:

@@ -186,7 +186,10 @@ def check_start(
 
 @dataclasses.dataclass(frozen=True)
 class Rewind:
-    """Rewinds one run; the caller holds the lease *fence*."""
+    """Rewinds one run; the caller holds the lease *fence*.
+
+    If *is_replay*, a run follows that replaces slices of the outputs.
+    """
 
     directory: JobDirectory
     run_id: str
@@ -195,6 +198,7 @@ class Rewind:
     clock: Clock
     by: str = "rewind"
     input: InputCheck = LISTED_HERE
+    is_replay: bool = False
 
     def check(self, after: Collection[str] = ()) -> Savepoint | None:
         """Refuse what cannot be rewound exactly; nothing is removed. See :func:`check_start`.
@@ -237,7 +241,9 @@ class Rewind:
 
     @property
     def _restore(self) -> Restore:
-        return Restore(self.directory, self.fence, self.clock, self.queries, self.input)
+        return Restore(
+            self.directory, self.fence, self.clock, self.queries, self.input, self.is_replay
+        )
 
     def _settings(self, savepoint: Savepoint | None) -> RestoreSettings:
         saved = savepoint.record.queries if savepoint is not None else {}

@@ -9,9 +9,9 @@ epochs reverted in every sink.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
-from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink
+from airflow_provider.runtime.api.sinks import OnePhaseSink, RevertibleSink, SliceSink
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
@@ -50,6 +50,7 @@ def revert_after(
     epoch: int,
     fence: Fence,
     clock: Clock,
+    is_replay: bool = False,
 ) -> list[Revert]:
     """Return the reverts of all that a query has published after *epoch*, under any of its ids.
 
@@ -69,6 +70,7 @@ def revert_after(
             first_epoch=epoch + 1,
             fence=fence,
             clock=clock,
+            is_replay=is_replay,
         )
         for _, records in newest_first
     ]
@@ -99,7 +101,10 @@ def runs_after(storage: Storage, epoch: int, committed: int) -> set[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Revert:
-    """Reverts the epochs from *first_epoch* on under one id of a query, across all its runs."""
+    """Reverts the epochs from *first_epoch* on under one id of a query, across all its runs.
+
+    If *is_replay*, a run follows: its commit replaces the slices that these epochs have written.
+    """
 
     query: str
     records: EpochRecords
@@ -107,13 +112,14 @@ class Revert:
     first_epoch: int
     fence: Fence
     clock: Clock
+    is_replay: bool = False
 
     def check(self) -> None:
         """Refuse an impossible revert; nothing is removed or recorded."""
         self._plan()
 
     def revert(self) -> None:
-        """Remove the published rows from every sink.
+        """Remove the published rows from every sink, or leave them to the replay's commit.
 
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
@@ -125,7 +131,10 @@ class Revert:
         if not work:
             return
         for sink, committables in work:
-            sink.revert(committables, self.fence)
+            if self._is_left(sink, committables):
+                sink.supersede(committables, self.fence)
+            else:
+                sink.revert(committables, self.fence)
             failpoints.hit("revert.removed_one")
         self.fence.check()
         self.records.put_reverted(first, to_iso(self.clock.now()))
@@ -138,8 +147,14 @@ class Revert:
         chosen = self._chosen()
         work = [(_revertible(s), self._committables(s, chosen)) for s in self._sinks_of(chosen)]
         for sink, committables in work:
-            sink.check_revert(committables)
+            if not self._is_left(sink, committables):
+                sink.check_revert(committables)
         return min((record.epoch for record in chosen), default=self.first_epoch), work
+
+    def _is_left(
+        self, sink: RevertibleSink, committables: Sequence[Committable]
+    ) -> TypeGuard[SliceSink]:
+        return self.is_replay and isinstance(sink, SliceSink) and sink.will_replace(committables)
 
     def _chosen(self) -> list[EpochRecord]:
         found = list(self.records.all())

@@ -1,0 +1,13 @@
+"""Slices of tables: the rows that a run replaces."""
+
+from __future__ import annotations
+
+from airflow_provider.runtime.sinks.slices import (
+    Bounds,
+    ColumnRange,
+    Relation,
+    Slice,
+    parse_slice,
+)
+
+__all__ = ["Bounds", "ColumnRange", "Relation", "Slice", "parse_slice"]
