@@ -26,7 +26,13 @@ from airflow_provider.runtime.api.errors import (
 )
 from airflow_provider.runtime.api.kit.file_trees import flush
 from airflow_provider.runtime.api.kit.locations import local_path_of
-from airflow_provider.runtime.api.kit.slices import ColumnRange, Relation, Slice, parse_slice
+from airflow_provider.runtime.api.kit.slices import (
+    ColumnRange,
+    Relation,
+    Slice,
+    count_inside,
+    parse_slice,
+)
 from airflow_provider.runtime.api.kit.typed_json import read_json
 
 if TYPE_CHECKING:
@@ -115,8 +121,7 @@ class FileReader:
         if fixed is None:
             return self._rows(path)
         return sum(
-            rows.num_rows - sum(inside.to_pylist())
-            for rows, inside in self._masked(path, part, fixed)
+            rows.num_rows - count_inside(inside) for rows, inside in self._masked(path, part, fixed)
         )
 
     def without_slice(self, file: SliceFile, part: Slice, folder: str) -> DataFile | None:
@@ -142,7 +147,7 @@ class FileReader:
         with self._filesystem.open_output_stream(target) as out:
             for rows, mask in self._masked(file.path, part, fixed):
                 writer = writer or pq.ParquetWriter(out, rows.schema)
-                inside += sum(mask.to_pylist())
+                inside += count_inside(mask)
                 writer.write_batch(rows.filter(pc.invert(mask)))
             if writer is not None:
                 writer.close()

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from airflow_provider.extensions.iceberg.ledger import published_snapshot
 from airflow_provider.extensions.iceberg.tables import entries_of
 from airflow_provider.runtime.api.errors import RefusedRowsError, RevertError, SinkError
-from airflow_provider.runtime.api.kit.slices import ColumnRange, Relation, Slice, parse_slice
+from airflow_provider.runtime.api.kit.slices import (
+    ColumnRange,
+    Relation,
+    Slice,
+    count_inside,
+    parse_slice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +70,7 @@ def check_rows_inside(table: Table, paths: Sequence[str], text: str, name: str) 
         if part.relation(_ranges_of(table, file, part)) is Relation.ALL:
             continue
         outside = sum(
-            rows.num_rows - sum(inside.to_pylist())
+            rows.num_rows - count_inside(inside)
             for rows, inside in _masked(_staged_rows(table, file.file_path), part)
         )
         if outside:
@@ -115,7 +121,7 @@ class Replacer:
         import pyarrow.parquet as pq
 
         masked = list(_masked(_rows_of(table, task), part))
-        if not any(True in mask.to_pylist() for _, mask in masked):
+        if not any(count_inside(mask) for _, mask in masked):
             return False, None
         kept = pa.Table.from_batches([rows.filter(pc.invert(mask)) for rows, mask in masked])
         if not kept.num_rows:

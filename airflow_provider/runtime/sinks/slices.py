@@ -169,6 +169,13 @@ class Slice:
         return inside
 
 
+def count_inside(mask: pa.Array) -> int:
+    """Return the number of rows that a mask of :meth:`Slice.mask` has inside."""
+    import pyarrow.compute as pc
+
+    return int(pc.sum(mask, min_count=0).as_py())
+
+
 def parse_slice(text: str, types: Mapping[str, Any], name: str) -> Slice:
     """Read a slice.
 

@@ -7,7 +7,8 @@ from airflow_provider.runtime.sinks.slices import (
     ColumnRange,
     Relation,
     Slice,
+    count_inside,
     parse_slice,
 )
 
-__all__ = ["Bounds", "ColumnRange", "Relation", "Slice", "parse_slice"]
+__all__ = ["Bounds", "ColumnRange", "Relation", "Slice", "count_inside", "parse_slice"]
