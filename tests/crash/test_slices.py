@@ -123,6 +123,5 @@ def test_a_stream_and_a_row_of_another_day_are_refused(location, run):
     outside = run("two")
     assert EXIT_FATAL == outside.wait(), outside.log[-3000:]
 
-    assert "1 rows of" in outside.log
-    assert "not in the slice that the run replaces, day = DATE '2026-01-02'" in outside.log
+    assert "1 rows are not in the slice that the run replaces, day = DATE '2026" in outside.log
     assert 0 == DeltaTable(str(location.output)).version()

@@ -96,8 +96,9 @@ def check_rows_inside(files: Iterable[DataFile], part: Slice, read: FileReader, 
         outside = read.rows_outside(file.path, file.partition, part)
         if outside:
             raise RefusedRowsError(
-                f"{name}: {outside:,} rows of {file.path} are not in the slice that the run "
-                f"replaces, {part.text}; nothing is published. Filter them out, or widen the slice"
+                f"{name}: {outside:,} rows are not in the slice that the run replaces, "
+                f"{part.text}; nothing is published. Filter them out, or widen the slice; they are "
+                f"staged in {file.path}"
             )
 
 

@@ -75,8 +75,9 @@ def check_rows_inside(table: Table, paths: Sequence[str], text: str, name: str) 
         )
         if outside:
             raise RefusedRowsError(
-                f"{name}: {outside:,} rows of {file.file_path} are not in the slice that the run "
-                f"replaces, {part.text}; nothing is published. Filter them out, or widen the slice"
+                f"{name}: {outside:,} rows are not in the slice that the run replaces, "
+                f"{part.text}; nothing is published. Filter them out, or widen the slice; they are "
+                f"staged in {file.file_path}"
             )
 
 

@@ -264,10 +264,10 @@ def test_a_replay_of_a_run_that_was_not_published(table, folder):
 def test_a_row_outside_of_the_slice_is_refused_when_it_is_staged(table, folder):
     """Also one whose day is null; nothing is published."""
     sink = table(on(SECOND))
-    with pytest.raises(RefusedRowsError, match=r"1 rows of .* are not in the slice") as refused:
+    with pytest.raises(RefusedRowsError, match="1 rows are not in the slice") as refused:
         stage_epoch(sink, rows((SECOND, 1, "in"), (THIRD, 1, "out")), 0)
     assert "day = DATE '2026-01-02'" in str(refused.value)
-    with pytest.raises(RefusedRowsError, match="1 rows of"):
+    with pytest.raises(RefusedRowsError, match="1 rows are not in"):
         stage_epoch(sink, rows((SECOND, 1, "in"), (None, 1, "no day")), 1)
 
     assert visible(folder) == BEFORE

@@ -267,9 +267,9 @@ def test_a_replay_leaves_the_rows_until_its_commit(table, catalog):
 def test_a_row_outside_of_the_slice_is_refused_when_it_is_staged(table, catalog):
     """Also one whose day is null; nothing is published."""
     sink = table(on(SECOND))
-    with pytest.raises(RefusedRowsError, match=r"1 rows of .* are not in the slice"):
+    with pytest.raises(RefusedRowsError, match="1 rows are not in the slice"):
         staged(sink, row(SECOND, 1, "in"), row(THIRD, 1, "out"))
-    with pytest.raises(RefusedRowsError, match="1 rows of"):
+    with pytest.raises(RefusedRowsError, match="1 rows are not in"):
         staged(sink, row(None, 1, "no day"), query=1)
 
     assert seen(*OTHERS, *OLD) == visible(catalog)
