@@ -12,6 +12,7 @@ from airflow_provider.runtime.observe.events import CompletePeriods, Corrections
 from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.testing.job_directories import rewind_run
 from tests.dying import dies_at
+from tests.present import present
 from tests.unit.hourly_job import HOUR, HourlyJob, Watcher, ended, hours
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def job(tmp_path: Path) -> Iterator[HourlyJob]:
     made.bench.close()
 
 
-def periods(job: HourlyJob, **given: bool) -> Watcher:
-    return Watcher(job, CompletePeriods(HOUR, **{"revisions": True, **given}))
+def periods(job: HourlyJob, *, revisions: bool = True) -> Watcher:
+    return Watcher(job, CompletePeriods(HOUR, revisions=revisions))
 
 
 def test_an_epoch_keeps_its_event_times(job: HourlyJob) -> None:
@@ -43,7 +44,7 @@ def test_an_epoch_keeps_its_event_times(job: HourlyJob) -> None:
     (operation,) = Journal(job.bench.storage).corrections()
     (run,) = operation.revises or []
 
-    assert hours(1) == job.bench.record(1).event_times
+    assert hours(1) == present(job.bench.record(1)).event_times
     assert ("r2", {"q"}, hours(2)) == (run.run_id, set(run.queries), run.queries["q"].event_times)
 
 
