@@ -1,4 +1,4 @@
-"""What a rewind of a run would do: the runs, epochs, rows and periods that go; only reads.
+"""Impact of a rewind: the runs, epochs, rows and periods that it would remove; only reads.
 
 The runs, and what refuses them, are those that a rewind finds (:mod:`.rewind`).
 """
