@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.jobdir.folding import KEEP_OPERATIONS, fold_operations
 from airflow_provider.runtime.jobdir.journal import Journal
+from airflow_provider.runtime.jobdir.query_records import TopologyRecord
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeRecord,
+    UpgradeStep,
+    put_upgrade,
+    upgrade_id,
+)
 from airflow_provider.runtime.observe.events import CompletePeriods, Corrections
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.restore import Restore
+from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
 from airflow_provider.runtime.savepoints.restores import Restores
-from airflow_provider.runtime.testing.job_directories import rewind_run
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.testing.job_directories import QUERY_ID, rewind_run
 from tests.dying import dies_at
 from tests.present import present
 from tests.unit.hourly_job import HOUR, HourlyJob, Watcher, ended, hours
@@ -288,3 +301,85 @@ def test_a_watcher_that_gets_revisions_later_reports_those_from_then_on(job: Hou
 
     assert [] == old
     assert [f"revised:r2.r2:2:{ended(2)}"] == watcher.ids()
+
+
+# --- other reasons -------------------------------------------------------------------------------
+
+
+def test_a_restore_that_reverts_is_one_correction_of_several_runs(job: HourlyJob) -> None:
+    """The rows after the savepoint go, of each run since; a later run of each hour is reported."""
+    url = f"{job.directory.url}/savepoints/before"
+    source = job_source(job.directory.url, job.bench.clock)
+    saved = take_savepoint(source, url, origin="manual", clock=job.bench.clock)
+    for hour in (3, 4):
+        job.run(hour)
+    events, hourly = Watcher(job, Corrections()), periods(job)
+    query = SimpleNamespace(name="q", sinks=[job.sink], native=None)
+    restore = Restore(job.directory, OpenFence(99), job.bench.clock, [query])
+    restore.run(RestoreSettings(saved, {"q": "q"}, rewinds=["r3", "r4"]))
+    (step,) = events.new()
+    removed = hourly.ids()
+    job.run(3, "r5")
+    half = hourly.ids()
+    job.run(4, "r6")
+
+    assert ("restore", "r4", 2, 0) == tuple(
+        step.payload[name] for name in ("reason", "run_id", "rows_before", "rows_after")
+    )
+    assert ["r3", "r4"] == [run["run_id"] for run in step.payload["runs"]]
+    assert ([], []) == (removed, half)
+    assert [f"revised:r4:1:{ended(hour)}" for hour in (3, 4)] == hourly.ids()
+
+
+def test_corrected_records_revise_the_hour_that_they_are_of(job: HourlyJob) -> None:
+    """The batch has new rows as well, and other hours; those are complete, and not revised."""
+    record = TopologyRecord(
+        query_id=QUERY_ID, sources=["events", "events.also"], operators=[], versions=[]
+    )
+    record.put(job.bench.storage, f"queries/q/topologies/{QUERY_ID}.json")
+    events, hourly = Watcher(job, Corrections()), periods(job)
+    job.run(3)
+    first = events.ids(), hourly.ids()
+    job.run(4, times=hours(0, 4), corrected=hours(1))
+    (step,) = events.new()
+
+    assert ([], [f"complete:{ended(3)}"]) == first
+    assert ("also", "r4", None) == tuple(
+        step.payload[name] for name in ("reason", "run_id", "rows_before")
+    )
+    expected = [f"complete:{ended(4)}", f"revised:r4:q:4:{ended(1)}"]
+    assert expected == [id_ for _ in range(3) for id_ in hourly.ids(at_most=1)]
+    assert ([], []) == (events.ids(), hourly.ids())
+
+
+def test_a_version_that_was_rolled_back_is_a_correction_of_the_old_one(
+    job: HourlyJob, tmp_path: Path
+) -> None:
+    """What its trial had published was removed, by the journal of the new directory."""
+    new = HourlyJob(tmp_path / "new")
+    trial = upgrade_id(new.directory.url)
+    new.run(0, trial, rows=4)
+    events = Watcher(job, Corrections())
+    step = UpgradeRecord(
+        by="d1",
+        id=trial,
+        to=new.directory.url,
+        entry="job.py:daily",
+        old_run_id="r2",
+        began="2026-01-01T00:00:00.000Z",
+    )
+    put_upgrade(job.directory, step)
+    for each in (UpgradeStep.TRIAL, UpgradeStep.REJECTED):
+        step = put_upgrade(job.directory, step.after(each))
+    new.rewind_run(trial)
+    rejected = events.ids()
+    put_upgrade(job.directory, step.after(UpgradeStep.ROLLED_BACK))
+    (found,) = events.new()
+    new.bench.close()
+
+    assert [] == rejected
+    assert f"revised:{trial}:u4" == found.id
+    assert ("upgrade", 4, 0) == tuple(
+        found.payload[name] for name in ("reason", "rows_before", "rows_after")
+    )
+    assert [] == events.ids()
