@@ -172,6 +172,7 @@ NOT_FOLLOWING = frozenset(
         ),
         *(
             "cleanup",
+            "impact",
             "replay",
             "rewind",
             "savepoint dispose",

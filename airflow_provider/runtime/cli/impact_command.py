@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.clock import millis_to_iso, parse_duration, utc_text
-from airflow_provider.runtime.cli.command_parser import add_job_dir, add_json
+from airflow_provider.runtime.cli.command_parser import JOB_DIR, add_json
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import known_job
@@ -26,7 +26,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """Add the command; see :class:`~.api.commands.CommandModule`."""
     text = "show what a rewind or replay of a run would remove; changes nothing"
     impact = add(commands, "impact", _impact, text)
-    add_job_dir(impact, only_reads=True)
+    impact.add_argument("job_dir", **JOB_DIR)  # itself, as for a rewind
     impact.add_argument("run_id", metavar="RUN_ID", help="the run that would be undone")
     text = "the length of the periods of event time that are counted (default: %(default)s)"
     impact.add_argument("--every", metavar="DURATION", default=_EVERY, help=text)

@@ -18,6 +18,7 @@ from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.jobdir.event_times import EventTimes, joined
 from airflow_provider.runtime.queries.plan import FILE_SCAN, items, leaves
 from airflow_provider.runtime.queries.scanned_input import scanned
+from airflow_provider.runtime.sources.spark import EVENT_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAME: Final = "spark-stream event times"
-_DELAY: Final = "spark.watermarkDelayMs"  # Spark's mark of a column of event time
 _LISTS: Final = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
 _BOUNDS: Final = ("start", "end")
 
@@ -95,7 +95,7 @@ def _times_of_files(plan: Any, source: SourceDefinition) -> EventTimes | None:
     try:
         paths = tuple(_files_below(plan, str(also.folder)))
         read = dataclasses.replace(also.files, only=paths).load(spark, also.name, streaming=False)
-        if not paths or column not in read.columns:
+        if not paths or column.lower() not in [name.lower() for name in read.columns]:
             return None
         micros = _micros(_TimeColumn(column, "time"))
         first = read.agg(*_least_and_greatest([micros])).first()
@@ -168,7 +168,7 @@ def _kind_in(plan: Any) -> Callable[[Any], _TimeColumn | None]:
 
 
 def _is_marked(column: Any) -> bool:
-    return bool(column.metadata().contains(_DELAY))
+    return bool(column.metadata().contains(EVENT_TIME))
 
 
 def _bound_of(plan: Any, number: int) -> str | None:

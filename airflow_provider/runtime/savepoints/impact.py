@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.event_times import EventTimes, joined
+from airflow_provider.runtime.jobdir.upgrade_record import describe_version, upgrade_over
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.record import REWIND, readers
 from airflow_provider.runtime.savepoints.restores import what_is_unfinished
@@ -104,8 +105,13 @@ def impact_of(directory: JobDirectory, run_id: str) -> Impact:
         [_impact_of_run(directory, each, revised.get(each)) for each in names],
         back_to,
         list(_savepoints_after(directory, batches)),
-        what_is_unfinished(directory) or refusal,
+        _why_replaced(directory, run_id) or what_is_unfinished(directory) or refusal,
     )
+
+
+def _why_replaced(directory: JobDirectory, run_id: str) -> str | None:
+    upgrade = upgrade_over(directory, run_id)
+    return describe_version(*upgrade) if upgrade is not None else None
 
 
 def _goes_back_to(directory: JobDirectory, names: Sequence[str]) -> tuple[str | None, str | None]:

@@ -13,6 +13,7 @@ from airflow_provider.runtime.api.sources import (
     SizedSource,
     TimedSource,
 )
+from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import marker_name
 from airflow_provider.runtime.sources.files import MODIFIED, NAME, FilesSource
@@ -20,7 +21,12 @@ from airflow_provider.runtime.sources.locations import ReadLocation
 from airflow_provider.runtime.sources.markers import with_markers
 from airflow_provider.runtime.sources.path_patterns import exists
 from airflow_provider.runtime.sources.reading import unreadable
-from airflow_provider.runtime.sources.spark import SparkSource, reader_of, shown_end
+from airflow_provider.runtime.sources.spark import (
+    EVENT_TIME,
+    SparkSource,
+    reader_of,
+    shown_end,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +150,9 @@ class SourceDefinition:
             df = self.without_rejected(df)
         if self.watermark is None:
             return df
-        if self.markers is None or not streaming:
+        if not streaming:
+            return _with_event_time(df.withWatermark(*self.watermark), self.watermark[0])
+        if self.markers is None:
             return df.withWatermark(*self.watermark)
         markers = reader_of(spark, marker_name(self.name), streaming=True)
         return with_markers(df, markers, self.markers, self.watermark)
@@ -213,3 +221,15 @@ def check_end(declared: SourceDefinition) -> None:
         why = f"ends={shown_end(ends)} is of a source that ends; add bounded=True"
     if why:
         raise ConfigError(f"source {declared.name!r} ({declared.kind}): {why}")
+
+
+def _with_event_time(df: DataFrame, column: str) -> DataFrame:
+    """Return static rows whose column of event time has Spark's mark, as a stream's has.
+
+    Spark leaves watermarks out of static plans, and with them the mark by which the event times of
+    the output are known.
+    """
+    found = next((name for name in df.columns if name.lower() == column.lower()), None)
+    if found is None:  # a field of a column
+        return df
+    return df.withMetadata(quoted(found), {**df.schema[found].metadata, EVENT_TIME: 0})
