@@ -10,7 +10,7 @@ from streams import SUSPEND, Location
 
 from airflow_provider.runtime.driver.rewind_job import rewind_job
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
-from airflow_provider.runtime.jobdir.event_times import joined
+from airflow_provider.runtime.jobdir.event_times import EventTimes, joined
 from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.observe.events import Corrections
 
@@ -38,10 +38,14 @@ def records(location: Location, query: str) -> list[EpochRecord]:
     ]
 
 
-def minutes(location: Location, query: str) -> tuple[float, float] | None:
-    """Return the least and the greatest minute of all epochs of a query."""
-    times = joined(each.event_times for each in records(location, query))
-    return None if times is None else tuple((ms - START) / MINUTE for ms in times)  # type: ignore[return-value]
+def times_of(location: Location, query: str) -> EventTimes | None:
+    """Return the least and the greatest event time of all epochs of a query."""
+    return joined(each.event_times for each in records(location, query))
+
+
+def between(first: int, last: int, *, less_ms: int = 0) -> EventTimes:
+    """Return the times from one minute of the day to another, or some milliseconds before it."""
+    return EventTimes(START + first * MINUTE, START + last * MINUTE - less_ms)
 
 
 @pytest.mark.long
@@ -49,20 +53,19 @@ def minutes(location: Location, query: str) -> tuple[float, float] | None:
 def test_each_form_of_event_time_is_observed(spark: Any, location: Location, mode: str) -> None:
     """
     A column with a watermark, also renamed and behind a filter; a window, its start or its end,
-    which belongs to the period before. Output without any has no known event times.
+    which belongs to the period before. Rows that a stream passes on have theirs without a column.
     """
     write(location.input / "1.csv", (70, "a"), (80, "b"), (200, "b"))
     location.run(spark, "forms", entry=f"{JOBS}:forms", run_id="r1", mode=mode)
-    last = 60 - 1 / MINUTE
     expected = {
-        "rows": (70, 200),
-        "renamed": (80, 200),
-        "windows": (60, 180 + last),
-        "starts": (60, 180),
-        "ends": (60 + last, 180 + last),
-        "without": None,
+        "rows": between(70, 200),
+        "renamed": between(80, 200),
+        "windows": between(60, 240, less_ms=1),
+        "starts": between(60, 180),
+        "ends": EventTimes(START + 120 * MINUTE - 1, START + 240 * MINUTE - 1),
+        "without": between(70, 200) if mode == "streaming" else None,
     }
-    assert expected == {name: minutes(location, name) for name in expected}
+    assert expected == {name: times_of(location, name) for name in expected}
 
 
 @pytest.mark.long

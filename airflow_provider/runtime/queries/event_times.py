@@ -2,7 +2,8 @@
 
 The column that counts is the one by which readers select a period: a window of the output, or its
 start or end; without windows, the columns with a watermark. Spark marks them in the plan, also
-under another name. Output without such a column has no known event times.
+under another name. Output without such a column has no known event times. Rows that a stream writes
+as it has read them cost nothing: Spark itself keeps the least and greatest time of their watermark.
 
 The corrected records of a batch, which a source reads in the folder ``also``, are read again for
 their least and greatest time, in a batch that has some.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.jobdir.event_times import EventTimes, joined
-from airflow_provider.runtime.queries.plan import FILE_SCAN, items, leaves
+from airflow_provider.runtime.queries.plan import FILE_SCAN, executed, items, leaves
 from airflow_provider.runtime.queries.scanned_input import scanned
 from airflow_provider.runtime.sources.spark import EVENT_TIME
 
@@ -32,6 +33,13 @@ log = logging.getLogger(__name__)
 _NAME: Final = "spark-stream event times"
 _LISTS: Final = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
 _BOUNDS: Final = ("start", "end")
+_ONE_FOR_ONE: Final = frozenset(
+    {
+        *("AdaptiveSparkPlanExec", "ArrowEvalPythonExec", "BatchEvalPythonExec", "InputAdapter"),
+        *("ProjectExec", "ResultQueryStageExec", "WholeStageCodegenExec"),
+    }
+)
+"""Nodes of an executed plan that give one row for each row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +51,13 @@ class _TimeColumn:
 
 
 def observed(df: DataFrame) -> DataFrame:
-    """Return *df*, whose event times are observed as it runs; *df* itself if it has none."""
+    """Return *df*, whose event times are observed as it runs; *df* itself if it need not be."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         columns = _time_columns(df)
-        if not columns:
+        if not columns or _is_passed_through(df):
             return df
         return df.observe(_NAME, *_least_and_greatest([_micros(each) for each in columns]))
     except (PySparkException, Py4JError) as error:  # such as two columns of one name
@@ -63,10 +71,12 @@ def event_times_of(execution: Any) -> EventTimes | None:
 
     try:
         found = execution.observedMetrics().get(_NAME)
+        if found.isDefined():
+            return _range_of(found.get())
+        return _range_of_watermark(execution.executedPlan())
     except Py4JError as error:
         log.warning("the event times of this batch are not known: %s", error)
         return None
-    return _range_of(found.get()) if found.isDefined() else None
 
 
 def corrected_times(
@@ -123,6 +133,18 @@ def _range_of(row: Any) -> EventTimes | None:
     return EventTimes(int(row.getLong(0)) // 1000, int(row.getLong(1)) // 1000)
 
 
+def _range_of_watermark(plan: Any) -> EventTimes | None:
+    """Return the times that Spark's watermark has seen, if each row is one of the output."""
+    for node in executed(plan):
+        kind = str(node.getClass().getSimpleName())
+        if kind == "EventTimeWatermarkExec":
+            stats = node.eventTimeStats().value()
+            return EventTimes(int(stats.min()), int(stats.max())) if stats.count() else None
+        if kind not in _ONE_FOR_ONE:
+            return None
+    return None
+
+
 def _least_and_greatest(bounds: Sequence[tuple[Column, Column]]) -> list[Column]:
     from pyspark.sql import functions as sf
 
@@ -153,6 +175,14 @@ def _time_columns(df: DataFrame) -> list[_TimeColumn]:
     found = [each for each in map(_kind_in(plan), items(plan.output())) if each is not None]
     windows = [each for each in found if each.kind != "time"]
     return windows or found
+
+
+def _is_passed_through(df: DataFrame) -> bool:
+    """Whether each row below a stream's watermark is one row of the output."""
+    node = df._jdf.queryExecution().analyzed()
+    while str(node.getClass().getSimpleName()) in {"Project", "SubqueryAlias"}:
+        node = node.children().apply(0)
+    return str(node.getClass().getSimpleName()) == "EventTimeWatermark"
 
 
 def _kind_in(plan: Any) -> Callable[[Any], _TimeColumn | None]:
