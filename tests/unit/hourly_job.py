@@ -10,6 +10,7 @@ from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.jobdir.epoch_documents import BatchCounts
 from airflow_provider.runtime.jobdir.event_times import EventTimes
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.query_records import TopologyRecord
 from airflow_provider.runtime.savepoints.restores import replayed_by
 from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.testing.job_directories import a_final, a_run
@@ -81,6 +82,13 @@ class HourlyJob:
         bench.close()
         if is_final:
             self.finish(name)
+
+    def reads_corrections(self) -> None:
+        """Let the query of today's id read a source with a folder of corrected records."""
+        query_id = str(self.bench.spark.logs.query_id())
+        sources: list[str | None] = ["events", "events.also"]
+        record = TopologyRecord(query_id=query_id, sources=sources, operators=[], versions=[])
+        record.put(self.bench.storage, f"queries/q/topologies/{query_id}.json")
 
     def finish(self, run_id: str) -> None:
         self.directory.run(run_id).put_final(a_final(run_id, outcome="SUSPENDED"))

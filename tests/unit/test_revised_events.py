@@ -10,7 +10,6 @@ import pytest
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.jobdir.folding import KEEP_OPERATIONS, fold_operations
 from airflow_provider.runtime.jobdir.journal import Journal
-from airflow_provider.runtime.jobdir.query_records import TopologyRecord
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
@@ -23,7 +22,7 @@ from airflow_provider.runtime.savepoints.restore import Restore
 from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
 from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.testing.job_directories import QUERY_ID, rewind_run
+from airflow_provider.runtime.testing.job_directories import rewind_run
 from tests.dying import dies_at
 from tests.present import present
 from tests.unit.hourly_job import HOUR, HourlyJob, Watcher, ended, hours
@@ -333,10 +332,7 @@ def test_a_restore_that_reverts_is_one_correction_of_several_runs(job: HourlyJob
 
 def test_corrected_records_revise_the_hour_that_they_are_of(job: HourlyJob) -> None:
     """The batch has new rows as well, and other hours; those are complete, and not revised."""
-    record = TopologyRecord(
-        query_id=QUERY_ID, sources=["events", "events.also"], operators=[], versions=[]
-    )
-    record.put(job.bench.storage, f"queries/q/topologies/{QUERY_ID}.json")
+    job.reads_corrections()
     events, hourly = Watcher(job, Corrections()), periods(job)
     job.run(3)
     first = events.ids(), hourly.ids()
@@ -350,6 +346,27 @@ def test_corrected_records_revise_the_hour_that_they_are_of(job: HourlyJob) -> N
     expected = [f"complete:{ended(4)}", f"revised:r4:q:4:{ended(1)}"]
     assert expected == [id_ for _ in range(3) for id_ in hourly.ids(at_most=1)]
     assert ([], []) == (events.ids(), hourly.ids())
+
+
+def test_corrected_records_that_are_read_again_after_a_rewind_revise_once(job: HourlyJob) -> None:
+    """Their hour is a part of what the rewind has removed, and is due with the rest of it."""
+    job.reads_corrections()
+    hourly = periods(job)
+    job.run(3, times=hours(1, 3), corrected=hours(1))
+    first = [id_ for _ in range(3) for id_ in hourly.ids()]
+    job.rewind(3)
+    job.reads_corrections()
+    removed = hourly.ids()
+    job.run(2, "r4", times=hours(1), corrected=hours(1))
+    half = hourly.ids()
+    job.run(3, "r5")
+
+    assert [f"complete:{ended(3)}", f"revised:r3:q:3:{ended(1)}"] == first
+    assert ([], []) == (removed, half)
+    again = [step for _ in range(3) for step in hourly.new()]
+    assert [ended(hour) for hour in (1, 2, 3)] == [step.payload["boundary"] for step in again]
+    reasons = [{each["reason"] for each in step.payload["corrections"]} for step in again]
+    assert [{"rewind", "also"}, {"rewind"}, {"rewind"}] == reasons
 
 
 def test_a_version_that_was_rolled_back_is_a_correction_of_the_old_one(

@@ -85,7 +85,7 @@ class RevisedPeriods:
         self, revisions: Revisions, seen: SeenCorrections, complete: Completeness
     ) -> Iterator[RevisedPeriod]:
         """Yield the revised periods that are complete again, oldest first."""
-        settled = {each.id: each for each in seen.items if self._is_settled(each, complete)}
+        settled = self._settled(revisions["open"], seen, complete)
         left = self._not_done(revisions["open"], settled)
         while ends := {
             id_: self._next(each, *left[id_]) for id_, each in settled.items() if id_ in left
@@ -100,6 +100,20 @@ class RevisedPeriods:
             )
             state = {**revisions, "open": left}
             yield RevisedPeriod(end_ms, [settled[id_] for id_ in ids], state)
+
+    def _settled(
+        self, left: Open, seen: SeenCorrections, complete: Completeness
+    ) -> dict[str, Correction]:
+        """Return the settled corrections.
+
+        While rows are removed, corrected records that are read once more revise nothing by
+        themselves: they are a part of what is written in the place of the rows.
+        """
+        ours = [each for each in seen.items if each.id in left]
+        settled = {each.id: each for each in ours if self._is_settled(each, complete)}
+        if len(settled) == len(ours):
+            return settled
+        return {id_: each for id_, each in settled.items() if each.reason != ALSO}
 
     def _not_done(self, left: Open, settled: Mapping[str, Correction]) -> Open:
         return {
