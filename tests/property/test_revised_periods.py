@@ -16,7 +16,6 @@ from airflow_provider.runtime.observe.corrections import (
     REPLAY,
     Correction,
     CorrectionPosition,
-    ReplayOutput,
     SeenCorrections,
 )
 from airflow_provider.runtime.observe.revised_periods import RevisedPeriods, no_revisions
@@ -52,7 +51,7 @@ class Made(NamedTuple):
             runs=[RevisedRun("r", None, {"q": RevisedQuery(1, 1, times)})],
             replay="r.r2",
             is_replaying=not is_done,
-            after=ReplayOutput(1, times, is_partial=False) if is_done else None,
+            after={"q": RevisedQuery(1, 1, times)} if is_done else None,
         )
 
 

@@ -218,6 +218,17 @@ def test_hours_that_only_the_replay_has_written_are_revised(job: HourlyJob) -> N
     assert [f"revised:r2:1:{ended(hour)}" for hour in (0, 1, 2)] == watcher.ids()
 
 
+def test_only_the_queries_that_count_revise_an_hour(job: HourlyJob) -> None:
+    """A watcher of another query has no event, also of what the replay has written."""
+    others = Watcher(job, CompletePeriods(HOUR, queries=("other",), revisions=True))
+    ours = Watcher(job, CompletePeriods(HOUR, queries=("q",), revisions=True))
+    others.state = {**others.state, "boundary_ms": 3 * HOUR}
+    job.run(2, job.undo_for_replay(2))
+
+    assert [] == others.ids()
+    assert [f"revised:r2:1:{ended(2)}"] == ours.ids()
+
+
 def test_an_hour_that_was_not_reported_is_only_complete(job: HourlyJob) -> None:
     """It was removed before a watcher had seen it complete."""
     watcher = periods(job)

@@ -29,7 +29,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.savepoints.restores import replay_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.journal import OperationRecord
@@ -51,15 +51,6 @@ _UPGRADE: Final = re.compile(r"u([0-9]+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayOutput:
-    """What a replay has written in the place of what it removed, when it has committed."""
-
-    rows: int
-    event_times: EventTimes | None
-    is_partial: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class Correction:
     """Published output that is not as it was.
 
@@ -70,7 +61,7 @@ class Correction:
         runs: the removed output; of ``also`` the run that has published corrected records.
         replay: the run that executes it again; None for none.
         is_replaying: whether that run still counts and has not committed.
-        after: what the replay has written; None if not known.
+        after: what the replay has written in its place, by query, when it has committed; else None.
         query: of ``also``, the query.
         query_id: of ``also``, the id under which the epoch is recorded.
     """
@@ -81,7 +72,7 @@ class Correction:
     runs: Sequence[RevisedRun]
     replay: str | None = None
     is_replaying: bool = False
-    after: ReplayOutput | None = None
+    after: Mapping[str, RevisedQuery] | None = None
     query: str = ""
     query_id: str = ""
 
@@ -91,21 +82,17 @@ class Correction:
         return self.runs[-1].run_id
 
     def of(self, queries: Collection[str]) -> list[RevisedQuery]:
-        """Return the parts that are about some queries; about all for none."""
-        parts = (part for run in self.runs for part in run.queries.items())
-        return [part for name, part in parts if not queries or name in queries]
+        """Return the removed parts that are of some queries; of all for none."""
+        return _of(queries, [run.queries for run in self.runs])
 
     def event_times(self, queries: Collection[str] = ()) -> EventTimes | None:
         """Return the range that it may have changed; None when not known."""
-        parts = self.of(queries)
+        written = [self.after] if self.after is not None else []
+        parts = [*self.of(queries), *_of(queries, written)]
         known = [part.event_times for part in parts]
-        is_partial = any(part.is_partial for part in parts)
-        if self.after is not None:
-            known.append(self.after.event_times)
-            is_partial = is_partial or self.after.is_partial
-        intervals = [_interval_times(run) for run in self.runs]
-        if not is_partial and any(known):
+        if any(known) and not any(part.is_partial for part in parts):
             return joined(known)
+        intervals = [_interval_times(run) for run in self.runs]
         return joined([*known, *intervals]) if all(intervals) else None
 
     def describe(self) -> dict[str, Any]:
@@ -127,8 +114,15 @@ class Correction:
 
     def _rows_after(self) -> int | None:
         if self.after is not None:
-            return self.after.rows
+            return sum(part.rows for part in self.after.values())
         return None if self.reason == ALSO or self.replay is not None else 0
+
+
+def _of(
+    queries: Collection[str], found: Iterable[Mapping[str, RevisedQuery]]
+) -> list[RevisedQuery]:
+    parts = (part for each in found for part in each.items())
+    return [part for name, part in parts if not queries or name in queries]
 
 
 def _described(run: RevisedRun) -> dict[str, Any]:
@@ -254,13 +248,14 @@ def _of_operation(directory: JobDirectory, operation: OperationRecord) -> Correc
     )
 
 
-def _replayed(directory: JobDirectory, run_id: str) -> ReplayOutput:
-    found = RevisedQuery(0, 0)
+def _replayed(directory: JobDirectory, run_id: str) -> dict[str, RevisedQuery]:
+    found: dict[str, RevisedQuery] = {}
     for name in directory.query_names():
         for record in _published(directory, name):
             if record.run_id == run_id:
-                found = found.with_epoch(_rows(record), record.event_times)
-    return ReplayOutput(found.rows, found.event_times, found.is_partial)
+                before = found.get(name) or RevisedQuery(0, 0)
+                found[name] = before.with_epoch(_rows(record), record.event_times)
+    return found
 
 
 def _published(directory: JobDirectory, name: str) -> Iterator[EpochRecord]:
