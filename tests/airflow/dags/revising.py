@@ -20,8 +20,7 @@ REVISED = Asset(
                 f"{os.environ['TEST_DATA']}/revised/job",
                 since="1970-01-01T00:00:00Z",
                 revisions=True,
-                poll_interval=0.2,
-                burst=50,
+                poll_interval=1,
             ),
         )
     ],
