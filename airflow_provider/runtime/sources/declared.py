@@ -13,7 +13,6 @@ from airflow_provider.runtime.api.sources import (
     SizedSource,
     TimedSource,
 )
-from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import marker_name
 from airflow_provider.runtime.sources.files import MODIFIED, NAME, FilesSource
@@ -230,6 +229,6 @@ def _with_event_time(df: DataFrame, column: str) -> DataFrame:
     the output are known.
     """
     found = next((name for name in df.columns if name.lower() == column.lower()), None)
-    if found is None:  # a field of a column
+    if found is None or not found.isidentifier():  # a field of a column, or a name to be quoted
         return df
-    return df.withMetadata(quoted(found), {**df.schema[found].metadata, EVENT_TIME: 0})
+    return df.withMetadata(found, {**df.schema[found].metadata, EVENT_TIME: 0})
