@@ -20,12 +20,7 @@ from airflow_provider.runtime.sources.locations import ReadLocation
 from airflow_provider.runtime.sources.markers import with_markers
 from airflow_provider.runtime.sources.path_patterns import exists
 from airflow_provider.runtime.sources.reading import unreadable
-from airflow_provider.runtime.sources.spark import (
-    EVENT_TIME,
-    SparkSource,
-    reader_of,
-    shown_end,
-)
+from airflow_provider.runtime.sources.spark import SparkSource, reader_of, shown_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,9 +144,7 @@ class SourceDefinition:
             df = self.without_rejected(df)
         if self.watermark is None:
             return df
-        if not streaming:
-            return _with_event_time(df.withWatermark(*self.watermark), self.watermark[0])
-        if self.markers is None:
+        if self.markers is None or not streaming:
             return df.withWatermark(*self.watermark)
         markers = reader_of(spark, marker_name(self.name), streaming=True)
         return with_markers(df, markers, self.markers, self.watermark)
@@ -220,15 +213,3 @@ def check_end(declared: SourceDefinition) -> None:
         why = f"ends={shown_end(ends)} is of a source that ends; add bounded=True"
     if why:
         raise ConfigError(f"source {declared.name!r} ({declared.kind}): {why}")
-
-
-def _with_event_time(df: DataFrame, column: str) -> DataFrame:
-    """Return static rows whose column of event time has Spark's mark, as a stream's has.
-
-    Spark leaves watermarks out of static plans, and with them the mark by which the event times of
-    the output are known.
-    """
-    found = next((name for name in df.columns if name.lower() == column.lower()), None)
-    if found is None or not found.isidentifier():  # a field of a column, or a name to be quoted
-        return df
-    return df.withMetadata(found, {**df.schema[found].metadata, EVENT_TIME: 0})
