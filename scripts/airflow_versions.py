@@ -70,7 +70,7 @@ ROWS: Final = {
     "command": ("test_airflow_cli.py", "not soak"),
     "retry-policy": ("test_retry_policy.py", QUICK),
     "positions": ("test_stream_events.py", QUICK),
-    "events": ("test_killed_watchers.py", "not soak"),
+    "events": ("test_killed_watchers.py test_revised_hours.py", "not soak"),
     "end-to-end": ("test_end_to_end.py", "not soak"),
 }
 """Each part's files in ``tests/airflow``, and what is chosen of them."""

@@ -100,6 +100,11 @@ class StreamEventTrigger(BaseEventTrigger):
         """Return the arguments that say from when events are reported."""
         return {}
 
+    def lacks(self, state: State) -> bool:
+        """Whether a stored state is that of a watcher which had fewer arguments."""
+        del state
+        return False
+
     def source(self) -> EventSource[Any]:
         """Return what finds the events; called in a thread, since it imports what reads a job."""
         raise NotImplementedError
@@ -120,6 +125,9 @@ class StreamEventTrigger(BaseEventTrigger):
         position = await store.get()
         if position is None:
             position = await store.begin(Position(0, await poll(self._first)))
+        elif self.lacks(position.state):
+            add = functools.partial(self._complemented, position.state)
+            position = await store.replace(Position(position.number, await poll(add)))
         after_s = 0.0
         while True:
             steps = await poll(functools.partial(self._next, position.state), after_s=after_s)
@@ -136,6 +144,11 @@ class StreamEventTrigger(BaseEventTrigger):
         source = self.source()
         found = self._look(source, None)
         return None if found is None else source.begin(found)
+
+    def _complemented(self, state: State) -> State | None:
+        source = self.source()
+        found = self._look(source, state)
+        return None if found is None else {**source.begin(found), **state}
 
     def _next(self, state: State) -> list[EventStep] | None:
         source = self.source()
@@ -187,6 +200,11 @@ class PositionStore:
             await self._put(position)
         return stored or position
 
+    async def replace(self, position: Position) -> Position:
+        """Store a position in the place of one of the same number; return it."""
+        await self._put(position)
+        return position
+
     async def _put(self, position: Position) -> None:
         for each in self._stores():
             await each.aset(self._key, position.to_dict())
@@ -236,6 +254,8 @@ class SparkCompleteTrigger(StreamEventTrigger):
         queries: the queries that count; by default all that have begun, also later ones.
         since: a moment, ISO 8601, by default in UTC: events begin with the period that has it. By
             default with the first that completes after the first poll.
+        revisions: also report each period that a rewind, a replay, a restore or a corrected record
+            has revised after it was reported, once it is complete again.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
@@ -248,6 +268,7 @@ class SparkCompleteTrigger(StreamEventTrigger):
         every: dt.timedelta | float = 3600.0,
         queries: Sequence[str] = (),
         since: str | None = None,
+        revisions: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(job_dir, **options)
@@ -259,18 +280,23 @@ class SparkCompleteTrigger(StreamEventTrigger):
         self.every = span // _SECOND
         self.queries = [check_name(query, what="query") for query in queries]
         self.since = since
+        self.revisions = revisions
         self._since_ms = None if since is None else _millis_of(since)
 
     def which(self) -> dict[str, Any]:
         return {**super().which(), "every": self.every, "queries": self.queries}
 
     def begins(self) -> dict[str, Any]:
-        return {"since": self.since}
+        return {"since": self.since, **({"revisions": True} if self.revisions else {})}
+
+    def lacks(self, state: State) -> bool:
+        return self.revisions and "revisions" not in state
 
     def source(self) -> EventSource[Any]:
         from airflow_provider.runtime.observe.events import CompletePeriods
 
-        return CompletePeriods(self.every * 1000, tuple(self.queries), self._since_ms)
+        queries = tuple(self.queries)
+        return CompletePeriods(self.every * 1000, queries, self._since_ms, self.revisions)
 
 
 class _FromStartTrigger(StreamEventTrigger):
@@ -314,6 +340,27 @@ class SparkFinalCheckpointTrigger(_FromStartTrigger):
         from airflow_provider.runtime.observe.events import FinalCheckpoints
 
         return FinalCheckpoints(self.from_start)
+
+
+class SparkRevisionTrigger(_FromStartTrigger):
+    """Reports each correction of published output: a rewind, a replay, a restore that reverts, ….
+
+    One event for each, when the removed rows are gone.
+    :class:`SparkCompleteTrigger` with ``revisions=True`` reports the periods, when they are
+    complete again.
+
+    Args:
+        job_dir: URL of the job directory; there may be no job in it yet.
+        from_start: also report those that are there at the first poll.
+        options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
+    """
+
+    kind = "revised"
+
+    def source(self) -> EventSource[Any]:
+        from airflow_provider.runtime.observe.events import Corrections
+
+        return Corrections(self.from_start)
 
 
 class SparkFailureTrigger(_FromStartTrigger):

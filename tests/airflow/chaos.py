@@ -36,6 +36,17 @@ def send(processes: list[psutil.Process], number: int) -> None:
             process.send_signal(number)
 
 
+def kill_triggerer(airflow: Airflow, *, whole: bool) -> None:
+    """Kill the triggerer, with what runs its triggers or before that ends by itself; start it."""
+    process = airflow.processes["triggerer"]
+    everybody = family(psutil.Process(process.pid))
+    send(everybody if whole else everybody[:1], signal.SIGKILL)
+    process.wait(10)
+    psutil.wait_procs(everybody[1:], timeout=10)
+    send(everybody, signal.SIGKILL)
+    airflow.launch("triggerer")
+
+
 class Chaos:
     """Does to an Airflow what people and machines do to it.
 

@@ -13,7 +13,7 @@ import pandas as pd
 import psutil
 import psycopg2
 import pytest
-from chaos import family, send
+from chaos import family, kill_triggerer, send
 from handmade_streams import Stream
 from services import HERE, ROOT, Airflow, postgres_server, wait_for
 
@@ -110,17 +110,6 @@ class Database:
         found = self._airflow.call("GET", "/variables")["variables"]
         (value,) = [each["value"] for each in found if each["key"] == key]
         return int(json.loads(value)["number"])
-
-
-def kill_triggerer(airflow: Airflow, *, whole: bool) -> None:
-    """Kill the triggerer, with what runs its triggers or before that ends by itself; start it."""
-    process = airflow.processes["triggerer"]
-    everybody = family(psutil.Process(process.pid))
-    send(everybody if whole else everybody[:1], signal.SIGKILL)
-    process.wait(10)
-    psutil.wait_procs(everybody[1:], timeout=10)
-    send(everybody, signal.SIGKILL)
-    airflow.launch("triggerer")
 
 
 def expected(count: int) -> list[str]:

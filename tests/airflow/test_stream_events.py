@@ -26,9 +26,11 @@ from airflow_provider.triggers.stream_events import (
     SparkCompleteTrigger,
     SparkFailureTrigger,
     SparkFinalCheckpointTrigger,
+    SparkRevisionTrigger,
     SparkSavepointTrigger,
     StreamEventTrigger,
 )
+from tests.unit.hourly_job import HourlyJob, ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -194,6 +196,11 @@ def hours_of(stream: Stream, **arguments: Any) -> SparkCompleteTrigger:
     return SparkCompleteTrigger(stream.url, **arguments)
 
 
+def hours_of_job(job: HourlyJob, **arguments: Any) -> SparkCompleteTrigger:
+    given = {"poll_interval": 0.01, "since": "1970-01-01T00:00:00Z", "revisions": True}
+    return SparkCompleteTrigger(job.directory.url, **{**given, **arguments})
+
+
 async def next_event(events: AsyncIterator[TriggerEvent]) -> TriggerEvent:
     return await asyncio.wait_for(anext(events), 10)
 
@@ -241,6 +248,68 @@ def test_each_event_is_registered_once_wherever_a_triggerer_dies(
         pass
 
     assert boundaries(12) == db.ids()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_revised_hour_is_registered_once_wherever_a_triggerer_dies(
+    tmp_path: Path, airflow: Callable[..., Airflow], death: str
+) -> None:
+    """
+    Of 24 hours the last one is replayed, and a triggerer dies at its event: the next one registers
+    it if it was not, and no other hour comes again.
+    """
+    job = HourlyJob(tmp_path / "job")
+    for hour in range(24):
+        job.run(hour)
+    db = airflow(hours_of_job(job, burst=24))
+
+    async def live(*, dies: str = "none") -> None:
+        async for event in events_until_quiet(db.start()):
+            if dies != "yielded":
+                db.register(event, dies=dies == "registering")
+            if dies != "none":
+                return
+
+    asyncio.run(live())
+    before = db.ids()
+    replay = job.undo_for_replay(23)
+    asyncio.run(live())
+    removed = db.ids()
+    job.run(23, replay)
+    asyncio.run(live(dies=death))
+    asyncio.run(live())
+    job.bench.close()
+
+    assert [f"complete:{ended(hour)}" for hour in range(24)] == before == removed
+    assert [*before, f"revised:r23:1:{ended(23)}"] == db.ids()
+
+
+@pytest.mark.long
+def test_revisions_may_be_asked_for_later(tmp_path: Path, airflow: Callable[..., Airflow]) -> None:
+    """The position of the watcher stays; corrections from before are not reported."""
+    job = HourlyJob(tmp_path / "job")
+    for hour in range(3):
+        job.run(hour)
+    job.run(2, job.undo_for_replay(2))
+    db = airflow(hours_of_job(job, burst=24, revisions=False))
+
+    async def live(*, revisions: bool) -> None:
+        trigger = db.start()
+        trigger.revisions = revisions  # type: ignore[attr-defined]
+        async for event in events_until_quiet(trigger):
+            db.register(event)
+
+    asyncio.run(live(revisions=False))
+    asyncio.run(live(revisions=True))
+    old = db.ids()
+    job.rewind_run("r2.r2", by="run r2.r3, which replays r2.r2")
+    job.run(2, "r2.r3")
+    asyncio.run(live(revisions=True))
+    job.bench.close()
+
+    assert [f"complete:{ended(hour)}" for hour in range(3)] == old
+    assert [*old, f"revised:r2.r2:2:{ended(2)}"] == db.ids()
 
 
 def test_the_payload_says_what_is_complete(stream: Stream, airflow: Callable[..., Airflow]) -> None:
@@ -417,6 +486,8 @@ def test_a_storage_that_is_away_is_looked_at_again(
 
 TRIGGERS = [
     SparkCompleteTrigger("/job", every=dt.timedelta(minutes=15), queries=["a"], since="2026-01-01"),
+    SparkCompleteTrigger("/job", revisions=True),
+    SparkRevisionTrigger("/job", from_start=True),
     SparkSavepointTrigger("/job", from_start=True),
     SparkFinalCheckpointTrigger("/job", poll_interval=60, burst=5),
     SparkFailureTrigger("s3://bucket/job"),

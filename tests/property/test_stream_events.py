@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.observe.completeness import Completeness
-from airflow_provider.runtime.observe.events import CompletePeriods, State
+from airflow_provider.runtime.observe.events import CompletePeriods, SeenPeriods, State
 from airflow_provider.triggers.event_position import Position
 
 HOUR = 3_600_000
@@ -43,9 +43,11 @@ class Watched:
     def live(self, seen: Completeness, registered: int) -> State:
         """Look once, and die; return the state after the last event that is registered."""
         stored = Position.from_dict(json.loads(self._stored)) if self._stored else None
-        position = stored or Position(0, self.source.begin(seen))
+        position = stored or Position(0, self.source.begin(SeenPeriods(seen)))
         self._stored = json.dumps(position.to_dict())
-        for step in itertools.islice(self.source.steps(position.state, seen), registered):
+        for step in itertools.islice(
+            self.source.steps(position.state, SeenPeriods(seen)), registered
+        ):
             position = Position(position.number + 1, step.state)
             self.ids.append(step.id)
             self.payloads.append(json.loads(json.dumps(step.payload)))
@@ -82,7 +84,7 @@ def test_each_period_is_reported_once_and_in_order(
 def test_the_periods_are_aligned_to_the_epoch(reached: int, every: int) -> None:
     """A period that is reported is complete, the next one is not, and each has its length."""
     source = CompletePeriods(every, since_ms=0)
-    seen = Completeness({"q": reached or None}, None)
+    seen = SeenPeriods(Completeness({"q": reached or None}, None))
 
     steps = itertools.islice(source.steps(source.begin(seen), seen), 200)
     boundaries = [step.state["boundary_ms"] for step in steps]

@@ -126,6 +126,7 @@ ONE_VERSION = {
     "runtime/cli/setup_commands.py": "completes what was typed",
     "runtime/cli/run_command.py": "the driver of one version",
     "runtime/cli/job_commands.py": "cleans up, or undoes a run of, one version",
+    "runtime/cli/impact_command.py": "says what an undone run of one version would take away",
     "runtime/cli/list_command.py": "lists directories",
     "extensions/state_tools/diff.py": "what it measures is one directory's",
     "extensions/state_tools/open_state.py": "opens what its caller has addressed",
@@ -172,6 +173,7 @@ NOT_FOLLOWING = frozenset(
         ),
         *(
             "cleanup",
+            "impact",
             "replay",
             "rewind",
             "savepoint dispose",

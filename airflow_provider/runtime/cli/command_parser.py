@@ -310,6 +310,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_JOB} flights_2.py:daily_delays",
         f"{_JOB} flights_2.py:daily_delays --param top:=5 --key daily:day,origin",
     ),
+    "impact": (
+        f"{_JOB} manual-20261123T010005-1a2b3c",
+        f"{_JOB} manual-20261123T010005-1a2b3c --every '1 day' --json",
+    ),
     "rewind": (
         f"{_JOB} manual-20261123T010005-1a2b3c",
         f"{_JOB} manual-20261123T010005-1a2b3c --with-later",

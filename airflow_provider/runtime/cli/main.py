@@ -68,6 +68,7 @@ _MODULES: Final = {
     "stop": ".job_commands",
     "cancel": ".job_commands",
     "cleanup": ".job_commands",
+    "impact": ".impact_command",
     "rewind": ".job_commands",
     "replay": ".run_command",
     "savepoint": ".savepoint_commands",

@@ -36,7 +36,7 @@ from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import StreamQuery
 from airflow_provider.runtime.queries.watermarks import EventTimes
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
-from airflow_provider.runtime.savepoints.restores import Restores
+from airflow_provider.runtime.savepoints.restores import Restores, replayed_by
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
@@ -322,8 +322,3 @@ def check_under_lease(
         for rewind in rewinds:
             rewind.rewind()
         check_preconditions(directory, run_id, driver_id=driver_id)
-
-
-def replayed_by(run_id: str, replays: str) -> str:
-    """Return what the records of the runs say that a replay has rewound."""
-    return f"run {run_id}, which replays {replays}"

@@ -6,13 +6,13 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.driver.open_queries import replayed_by
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir.later_runs import runs_since
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.runs import request_of
 from airflow_provider.runtime.jobdir.submissions import RunOwnerRecord
+from airflow_provider.runtime.savepoints.restores import replayed_by
 from airflow_provider.runtime.spark.session import using_spark
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.base.typed_json import Name, NameOrNone, NonNegative
+from airflow_provider.runtime.base.typed_json import OMITTED, Name, NameOrNone, NonNegative
 from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
+from airflow_provider.runtime.jobdir.event_times import EventTimes, joined
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues, TapValues
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
@@ -42,6 +43,9 @@ class EpochRecord(Document):
             packed records.
         log_digests: the SHA-256 of that and of each file of ``sources/`` of the batch, by path.
         commit: the SHA-256 of ``commits/<epoch>`` when the epoch was published.
+        event_times: the least and greatest event time of the rows of this epoch, in milliseconds;
+            None when not known, and without rows.
+        corrected: the same of the corrected records that the epoch has read; None without any.
     """
 
     CONTENTS = Contents.FACTS
@@ -71,6 +75,8 @@ class EpochRecord(Document):
     offsets: str | None = None
     log_digests: dict[str, str] = dataclasses.field(default_factory=dict)
     commit: str | None = None
+    event_times: EventTimes | None = dataclasses.field(default=None, metadata=OMITTED)
+    corrected: EventTimes | None = dataclasses.field(default=None, metadata=OMITTED)
 
     @property
     def logged(self) -> LoggedBatch | None:
@@ -88,6 +94,8 @@ class HistoryRecord(Document):
 
     Attributes:
         ranges: stretches of epochs that one driver staged for one run.
+        event_times: of each stretch, by its first epoch, the least and greatest event time that is
+            known of its rows.
     """
 
     CONTENTS = Contents.FACTS
@@ -96,6 +104,7 @@ class HistoryRecord(Document):
 
     query_id: Name = "-"
     ranges: list[RangeValues] = dataclasses.field(default_factory=list)
+    event_times: dict[str, EventTimes] | None = dataclasses.field(default=None, metadata=OMITTED)
 
     @property
     def first(self) -> int:
@@ -129,7 +138,7 @@ class HistoryRecord(Document):
 
     def with_epochs(self, records: Sequence[EpochRecord]) -> HistoryRecord:
         """Return the history with *records*, ascending and newer than all in it, added."""
-        ranges = list(self.ranges)
+        ranges, times = list(self.ranges), dict(self.event_times or {})
         for record in records:
             first, last, token, run_id = ranges[-1] if ranges else (0, -1, 0, "")
             if record.epoch <= last:
@@ -138,7 +147,10 @@ class HistoryRecord(Document):
                 ranges[-1] = (first, record.epoch, token, run_id)
             else:
                 ranges.append((record.epoch, record.epoch, record.token, record.run_id))
-        return dataclasses.replace(self, ranges=ranges)
+            key = str(ranges[-1][0])
+            if (known := joined((times.get(key), record.event_times))) is not None:
+                times[key] = known
+        return dataclasses.replace(self, ranges=ranges, event_times=times or None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,6 +258,8 @@ class BatchCounts:
         taps: the counts of each location with rules, by its name.
         sources: *read* by source; None when not known.
         pushed: by source, the filters by which its reader leaves out rows uncounted.
+        event_times: the least and greatest event time that it writes; None when not known.
+        corrected: the same of the corrected records that it has read; None without any.
     """
 
     read: int | None = 0
@@ -254,6 +268,8 @@ class BatchCounts:
     taps: Mapping[str, TapCount] = dataclasses.field(default_factory=dict)
     sources: Mapping[str, int] | None = dataclasses.field(default_factory=dict)
     pushed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    event_times: EventTimes | None = None
+    corrected: EventTimes | None = None
 
 
 CountRows = Callable[[], BatchCounts]
@@ -276,7 +292,7 @@ def add_each(
 def totals_after(
     ours: EpochRecord | None, batch: BatchCounts, quarantined: int | None = 0
 ) -> dict[str, Any]:
-    """Return the record fields that count the run up to and with an epoch."""
+    """Return the record fields that count the run up to and with an epoch, and its event times."""
     was_minimum = ours is not None and ours.late_minimum
     before = ours.taps if ours else {}
     taps = {name: count.after(before.get(name)).to_dict() for name, count in batch.taps.items()}
@@ -293,6 +309,8 @@ def totals_after(
         "lost_rows": (ours.lost_rows if ours else 0) + batch.lost,
         "taps": {**before, **taps},
         "quarantined_rows": add_rows(ours.quarantined_rows if ours else 0, quarantined),
+        "event_times": batch.event_times,
+        "corrected": batch.corrected,
     }
 
 

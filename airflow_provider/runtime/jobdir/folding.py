@@ -14,6 +14,7 @@ puts an older document, which a newer one has replaced, and removes what is fold
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 KEEP_OPERATIONS: Final = 50
 """The newest ones keep their documents, and as many more until they are folded."""
+KEEP_CORRECTIONS: Final = 200
+"""Of folded ones: a watcher of events that was paused for longer misses the older ones."""
 
 
 def fold_operations(job: Storage, is_start: Callable[[OperationRecord], bool]) -> None:
@@ -99,7 +102,16 @@ def fold(
         last=restores[0] if restores else journal.folded.last,
         starts=sorted(starts.values(), key=lambda each: -each.number),
         made={number: each for number, each in made.items() if each is not None},
+        corrections=_corrections(journal, through) or None,
     )
+
+
+def _corrections(journal: Journal, through: int) -> list[OperationRecord]:
+    return [
+        dataclasses.replace(each, restore=None, relocates=[], locations={})
+        for each in journal.corrections()
+        if each.number <= through
+    ][-KEEP_CORRECTIONS:]
 
 
 def meaningful(changes: Iterable[SetBack]) -> list[SetBack]:

@@ -31,6 +31,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.base.typed_json import (
+    OMITTED,
     Address,
     Batch,
     IsoTime,
@@ -43,6 +44,7 @@ from airflow_provider.runtime.jobdir.record_shapes import (  # noqa: TC001 - wha
     RestoredQueryValues,
     SkippedBatchValues,
 )
+from airflow_provider.runtime.jobdir.revised_runs import RevisedRun
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
@@ -100,6 +102,9 @@ class OperationRecord(Document):
             made the location of its checkpoint. It names the new location of a relocated query when
             the files are there.
         before: the number of the last restore before this one, 0 for none.
+        revises: the published output that it removes, None if none: then it is no correction.
+        corrects: the number under which the correction was begun first, by an earlier process that
+            this one continues; 0 if this is the first.
     """
 
     CONTENTS = Contents.FACTS
@@ -116,6 +121,13 @@ class OperationRecord(Document):
     by: str = ""
     locations: dict[Name, NonNegative] = dataclasses.field(default_factory=dict)
     before: NonNegative = 0
+    revises: list[RevisedRun] | None = dataclasses.field(default=None, metadata=OMITTED)
+    corrects: NonNegative = dataclasses.field(default=0, metadata=OMITTED)
+
+    @property
+    def correction(self) -> int:
+        """Return the number of the correction that it is, also if another process continues it."""
+        return self.corrects or self.number
 
     @property
     def plan(self) -> RestorePlan:
@@ -163,6 +175,7 @@ class FoldedOperations(Document):
         last: the newest restore.
         starts: of the restores that are no rewinds, the newest of each savepoint; the newest first.
         made: by its number, each operation whose locations were there.
+        corrections: the newest of those that removed published output, oldest first.
     """
 
     CONTENTS = Contents.FACTS
@@ -174,6 +187,7 @@ class FoldedOperations(Document):
     last: OperationRecord | None = None
     starts: list[OperationRecord] = dataclasses.field(default_factory=list)
     made: dict[str, Made] = dataclasses.field(default_factory=dict)
+    corrections: list[OperationRecord] | None = dataclasses.field(default=None, metadata=OMITTED)
 
 
 class Journal:
@@ -258,6 +272,22 @@ class Journal:
         for name, folded in self.folded.changes.items():
             changes.setdefault(name, []).extend(folded)
         return changes
+
+    def corrections(self, after: int = 0) -> list[OperationRecord]:
+        """Return the operations that have removed published output, each once, oldest first.
+
+        Those that are done. *after* is the number of a correction; earlier ones are left out.
+        """
+        known = [*(self.folded.corrections or ())] if self.through > after else []
+        for number in reversed(self.numbers):
+            operation = self.read(number) if number > after else None
+            if operation is not None and operation.revises and not operation.is_open:
+                known.append(operation)
+        found: dict[int, OperationRecord] = {}
+        for each in known:
+            if each.correction > after:
+                found.setdefault(each.correction, each)
+        return [found[number] for number in sorted(found)]
 
     def made(self, number: int) -> Made | None:
         """Return who has made the locations of an operation; None if nobody is known to have."""

@@ -17,7 +17,18 @@ from airflow_provider.runtime.jobdir.query_reports import run_counts
 from airflow_provider.runtime.jobdir.run_records import FAILED
 from airflow_provider.runtime.jobdir.runs import RECENT, runs_newest_first
 from airflow_provider.runtime.observe.completeness import completeness
+from airflow_provider.runtime.observe.corrections import (
+    CorrectionPosition,
+    SeenCorrections,
+    newest_corrections,
+    read_corrections,
+)
 from airflow_provider.runtime.observe.endings import silent_failure
+from airflow_provider.runtime.observe.revised_periods import (
+    RevisedPeriods,
+    no_revisions,
+    period_id,
+)
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
 
@@ -27,10 +38,13 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
     from airflow_provider.runtime.observe.completeness import Completeness
+    from airflow_provider.runtime.observe.revised_periods import RevisedPeriod
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 State: TypeAlias = dict[str, Any]
 Seen = TypeVar("Seen")
+
+_REVISIONS: Final = "revisions"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +87,19 @@ class EventSource(Protocol[Seen]):
 
 
 @dataclasses.dataclass(frozen=True)
+class SeenPeriods:
+    """How far a job's output is complete, and the corrections that were there before that read."""
+
+    complete: Completeness
+    corrections: SeenCorrections | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class CompletePeriods:
     """An event for each period of event time of which the output is complete, and one for the end.
 
-    Periods are not reported again after an older savepoint was restored.
+    With *revisions* a period has an event again when a correction has revised it. Without, periods
+    are not reported again, also after an older savepoint was restored.
 
     Attributes:
         every_ms: the length of the periods, which are aligned to 1970.
@@ -84,27 +107,59 @@ class CompletePeriods:
         since_ms: events begin with the period that contains this moment; None for those that
             complete after the first read. If the stream has no watermark then, the first event is
             that of the newest period.
+        revisions: whether revised periods are reported.
     """
 
     every_ms: int
     queries: tuple[str, ...] = ()
     since_ms: int | None = None
+    revisions: bool = False
 
-    def read(self, directory: JobDirectory, state: State | None) -> Completeness:
-        del state
-        return completeness(directory, self.queries)
+    def read(self, directory: JobDirectory, state: State | None) -> SeenPeriods:
+        corrections = None
+        if self.revisions:
+            # First: rows that are removed after this are complete before their correction is seen.
+            known = (state or {}).get(_REVISIONS)
+            if known is None:
+                newest = newest_corrections(directory)
+                corrections = SeenCorrections((), newest)
+            else:
+                position = CorrectionPosition.of(known, directory.url)
+                corrections = read_corrections(directory, position, known["open"])
+        return SeenPeriods(completeness(directory, self.queries), corrections)
 
-    def describe(self, seen: Completeness) -> str:
-        return f"complete up to: {seen.describe() or 'nothing yet'}"
+    def describe(self, seen: SeenPeriods) -> str:
+        return f"complete up to: {seen.complete.describe() or 'nothing yet'}"
 
-    def begin(self, seen: Completeness) -> State:
+    def begin(self, seen: SeenPeriods) -> State:
+        reached = seen.complete.reached_ms
         if self.since_ms is not None:
-            return {"boundary_ms": self._boundary(self.since_ms), "ended_by": None}
-        reached = seen.reached_ms
-        boundary = None if reached is None else self._boundary(reached)
-        return {"boundary_ms": boundary, "ended_by": seen.finished_by}
+            state: State = {"boundary_ms": self._boundary(self.since_ms), "ended_by": None}
+        else:
+            boundary = None if reached is None else self._boundary(reached)
+            state = {"boundary_ms": boundary, "ended_by": seen.complete.finished_by}
+        return self.complement(state, seen)
 
-    def steps(self, state: State, seen: Completeness) -> Iterator[EventStep]:
+    def complement(self, state: State, seen: SeenPeriods) -> State:
+        """Return a state with the newest corrections as known, if it has none."""
+        if seen.corrections is None or _REVISIONS in state:
+            return state
+        return {**state, _REVISIONS: no_revisions(seen.corrections.position)}
+
+    def steps(self, state: State, seen: SeenPeriods) -> Iterator[EventStep]:
+        revised = RevisedPeriods(self.every_ms, self.queries)
+        if seen.corrections is not None:
+            state = self.complement(state, seen)
+            known, reported = state[_REVISIONS], state["boundary_ms"]
+            state = {**state, _REVISIONS: revised.entered(known, seen.corrections, reported)}
+        for step in self._complete(state, seen.complete):
+            state = step.state
+            yield step
+        if seen.corrections is not None:
+            due = revised.due(state[_REVISIONS], seen.corrections, seen.complete)
+            yield from (self._revised(state, each, seen.complete) for each in due)
+
+    def _complete(self, state: State, seen: Completeness) -> Iterator[EventStep]:
         complete = seen.describe()
         last = state["boundary_ms"]
         for boundary in self._boundaries(last, seen.reached_ms):
@@ -122,6 +177,18 @@ class CompletePeriods:
                 f"end:{run_id}", {**rest, "run_id": run_id}, {**state, "ended_by": run_id}
             )
 
+    def _revised(self, state: State, period: RevisedPeriod, seen: Completeness) -> EventStep:
+        end = period.end_ms
+        payload = {
+            "event": "revised",
+            "start": millis_to_iso(end - self.every_ms) if end is not None else None,
+            "boundary": millis_to_iso(end) if end is not None else None,
+            "complete": seen.describe(),
+            "corrections": [each.describe() for each in period.corrections],
+        }
+        id_ = period_id(end, period.corrections[-1])
+        return EventStep(id_, payload, {**state, _REVISIONS: period.revisions})
+
     def _boundary(self, moment_ms: int) -> int:
         return moment_ms // self.every_ms * self.every_ms
 
@@ -131,6 +198,40 @@ class CompletePeriods:
         newest = self._boundary(reached_ms)
         first = newest if last is None else last + self.every_ms
         return range(first, newest + 1, self.every_ms)
+
+
+# --- corrections ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Corrections:
+    """An event for each correction of published output, as soon as it is done.
+
+    For a replay that is when its rows are removed.
+    """
+
+    from_start: bool = False
+
+    def read(self, directory: JobDirectory, state: State | None) -> SeenCorrections:
+        if state is None and not self.from_start:
+            return SeenCorrections((), newest_corrections(directory))
+        return read_corrections(directory, CorrectionPosition.of(state, directory.url))
+
+    def describe(self, seen: SeenCorrections) -> str:
+        return f"corrections: up to {seen.position.operation}"
+
+    def begin(self, seen: SeenCorrections) -> State:
+        position = seen.position
+        if self.from_start:
+            position = CorrectionPosition(position.directory)
+        return position.to_dict()
+
+    def steps(self, state: State, seen: SeenCorrections) -> Iterator[EventStep]:
+        position = CorrectionPosition.of(state, seen.position.directory)
+        for each in seen.items:
+            position = position.after(each)
+            payload = {"event": "revised", **each.describe()}
+            yield EventStep(f"revised:{each.run_id}:{each.id}", payload, position.to_dict())
 
 
 # --- savepoints ----------------------------------------------------------------------------------

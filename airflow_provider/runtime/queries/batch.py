@@ -16,6 +16,7 @@ from airflow_provider.runtime.queries.accounting import check_batch, checked_row
 from airflow_provider.runtime.queries.batch_input import files_read
 from airflow_provider.runtime.queries.batch_reports import Reading, own_report
 from airflow_provider.runtime.queries.batch_rows import BatchRows
+from airflow_provider.runtime.queries.event_times import event_times_of, observed
 from airflow_provider.runtime.queries.plan import (
     ADAPTIVE,
     FILE_SCAN,
@@ -183,7 +184,7 @@ class BatchQuery:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         self._record_input(files_read(self.definition))
-        execution = BatchExecution(df)
+        execution = BatchExecution(observed(df))
         lost = 0
         if lossy := lossy_among(self.definition.sources):
             lost = warn_of_losses(lossy, f"query={self.name}", execution.planned)
@@ -216,7 +217,14 @@ class BatchQuery:
         taps = rows.count_taps()
         sources = rows.agreed(execution.count_source_rows())
         self._rows = sum(sources.values()) if sources is not None else None
-        counts = BatchCounts(self._rows, lost=lost, taps=taps, sources=sources, pushed=pushed)
+        counts = BatchCounts(
+            self._rows,
+            lost=lost,
+            taps=taps,
+            sources=sources,
+            pushed=pushed,
+            event_times=event_times_of(execution.planned),
+        )
         self._checked = checked_rows(self.definition.taps, counts)
         return counts
 

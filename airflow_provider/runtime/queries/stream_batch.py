@@ -15,6 +15,7 @@ from airflow_provider.runtime.queries.batch import (
     warn_of_losses,
 )
 from airflow_provider.runtime.queries.batch_rows import BatchRows
+from airflow_provider.runtime.queries.event_times import corrected_times, event_times_of
 from airflow_provider.runtime.queries.late_rows import LateRows
 from airflow_provider.runtime.queries.plan import items, source_of
 
@@ -93,6 +94,7 @@ class StreamBatch:
         is_known = all(source.is_known for source in self._query.sources)
         taps = self._rows.count_taps()
         rows = self._count_sources(self._execution)
+        read_again = (self._ran.executedPlan(), self._query.sources, rows or {})
         return BatchCounts(
             # A stream that the job opened by itself looks like a table.
             read=sum(rows.values()) if rows is not None and is_known else None,
@@ -101,6 +103,8 @@ class StreamBatch:
             taps=taps,
             sources=None if rows is None or "" in rows else rows,
             pushed=self._find_pushed() if self._is_first else {},
+            event_times=event_times_of(self._ran),
+            corrected=corrected_times(*read_again),
         )
 
     def _count_sources(self, execution: Any) -> dict[str, int] | None:

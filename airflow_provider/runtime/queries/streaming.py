@@ -19,6 +19,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     reading_of,
 )
 from airflow_provider.runtime.queries.batch_sizing import single_admission
+from airflow_provider.runtime.queries.event_times import observed
 from airflow_provider.runtime.queries.file_listing import (
     describe_order,
     describe_unread,
@@ -137,7 +138,7 @@ class StreamQuery:
                 return
             how = begun
         sink, df = self.definition.native, self.definition.df
-        df = sink.counted(df) if isinstance(sink, SparkSink) else df
+        df = sink.counted(df) if isinstance(sink, SparkSink) else observed(df)
         writer = df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)

@@ -46,6 +46,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.query_records import put_topology
+from airflow_provider.runtime.jobdir.revised_runs import merged
 from airflow_provider.runtime.jobdir.source_identities import put_identities
 from airflow_provider.runtime.savepoints.catalog import (
     Repartition,
@@ -64,6 +65,7 @@ from airflow_provider.runtime.savepoints.restore_plan import (
     plan_restore,
 )
 from airflow_provider.runtime.savepoints.restores import Restores, is_of, open_restore
+from airflow_provider.runtime.savepoints.revised_output import revised_runs
 from airflow_provider.runtime.sinks.revert import check_native, revert_after
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.journal import OperationRecord, RestorePlan
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.revised_runs import RevisedRun
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.savepoints.history import QueryHistory
     from airflow_provider.runtime.sinks.revert import OutputOfQuery, Revert
@@ -126,12 +129,15 @@ class Restore:
             _check_spread(settings)
         rewinds = [*(before.rewinds if before is not None else ()), *settings.rewinds]
         plan = self.plan(settings, before.plan if before is not None else None)
+        revised = before.revises or [] if before is not None else []
         operation = Restores(self.directory).begin(
             self.fence,
             to_iso(self.clock.now()),
             plan,
             rewinds=[*dict.fromkeys(rewinds)],
             by=settings.by,
+            revises=self._revised(plan, revised),
+            corrects=before.correction if before is not None and revised else 0,
         )
         failpoints.hit("restore.begun")
         return operation
@@ -201,6 +207,8 @@ class Restore:
             plan_again(last.plan, ready),
             rewinds=last.rewinds,
             by=last.by,
+            revises=last.revises or (),
+            corrects=last.correction if last.revises else 0,
             kept={name: at for name, at in last.locations.items() if name in ready},
         )
 
@@ -269,6 +277,10 @@ class Restore:
         for output in self.outputs:
             if output.name in plan.queries:
                 yield output, plan.queries[output.name]["batch"]
+
+    def _revised(self, plan: RestorePlan, before: Sequence[RevisedRun]) -> list[RevisedRun]:
+        batches = {output.name: epoch for output, epoch in self._reverted(plan)}
+        return merged(before, revised_runs(self.directory, batches))
 
     def _ready(self, operation: OperationRecord) -> set[str]:
         return {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError
 from airflow_provider.runtime.errors.fixes import restore_command, rewind_command, set_option
@@ -28,10 +29,24 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.sinks import Fence
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.revised_runs import RevisedRun
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 
 log = logging.getLogger(__name__)
+
+_REPLAYED: Final = re.compile(r"run (?P<run_id>\S+), which replays \S+")
+
+
+def replayed_by(run_id: str, replays: str) -> str:
+    """Return what the records of the runs say that a replay has rewound."""
+    return f"run {run_id}, which replays {replays}"
+
+
+def replay_in(by: str) -> str | None:
+    """Return the run that replays what was rewound *by* it; None if no replay has rewound it."""
+    found = _REPLAYED.fullmatch(by)
+    return found["run_id"] if found is not None else None
 
 
 class Restores:
@@ -71,10 +86,13 @@ class Restores:
         kept: Mapping[str, int] | None = None,
         rewinds: Sequence[str] = (),
         by: str = "",
+        revises: Sequence[RevisedRun] = (),
+        corrects: int = 0,
     ) -> OperationRecord:
         """Begin an operation that sets queries to *plan*, in new locations but for those *kept*.
 
-        The runs *rewinds* no longer count; *by* says what rewinds them.
+        The runs *rewinds* no longer count; *by* says what rewinds them. *revises* is the published
+        output that it removes; *corrects* the correction that it continues, 0 for none.
 
         Raises:
             LeaseLostError: another driver has taken over.
@@ -88,6 +106,8 @@ class Restores:
             locations={**record.locations, **made, **(kept or {})},
             rewinds=[*rewinds],
             by=by,
+            revises=[*revises] or None,
+            corrects=corrects,
         )
         # In this order: a process that takes over after this read puts a guard under the number
         # chosen above.

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd
 
 TABLE: Final = "table"  # its path is a name in the session's catalog
+EVENT_TIME: Final = "spark.watermarkDelayMs"
+"""Spark's mark of a column of event time that has a watermark, in the column's metadata."""
 _KNOWN_ENDS: Final = (
     "'latest', a datetime, or offsets from 0 on by topic and partition such as {'topic': {'0': 9}}"
 )
