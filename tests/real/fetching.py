@@ -77,6 +77,20 @@ def debian_packages(names: Path) -> Path:
     return _made(names, "", fetch)
 
 
+def python_packages(requirements: Path, *, alone: bool = True) -> Path:
+    """Return a folder with packages of Python, *alone* or with what they depend on.
+
+    Without PyPI the test is skipped.
+    """
+
+    def install(folder: Path) -> None:
+        options = ["-q", *(["--no-deps"] if alone else []), "--no-compile", f"--target={folder}"]
+        command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
+        _run(requirements.parent.name, command, seconds=FETCH_S)
+
+    return _made(requirements, "", install)
+
+
 def _made(recipe: Path, more: str, make: Callable[[Path], None]) -> Path:
     """Return the folder that was made by a recipe, once for each content of it."""
     digest = hashlib.sha256(recipe.read_bytes() + more.encode()).hexdigest()
@@ -152,19 +166,3 @@ def go_module(recipe: Path, name: str) -> Path:
         shutil.copytree(found.stdout.strip(), folder / "files")
 
     return _made(recipe, f"files of {name}", copy) / "files"
-
-
-def packages_of(requirement: str) -> Path:
-    """Return a folder with a package of PyPI and what it needs; else the test is skipped."""
-    name = f"{requirement}-{sys.version_info.major}.{sys.version_info.minor}"
-    folder = WORK / name
-    WORK.mkdir(parents=True, exist_ok=True)
-    with (WORK / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            unfinished = WORK / f"{name}.unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            command = [sys.executable, "-m", "pip", "install", "--target", str(unfinished)]
-            _run(requirement, [*command, requirement], seconds=BUILD_S)
-            unfinished.replace(folder)
-    return folder

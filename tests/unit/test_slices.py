@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sinks.slices import Bound, Bounds, ColumnRange, Relation, parse_slice
+from tests.present import present
 
 TYPES = {
     "day": "date",
@@ -159,7 +160,8 @@ def test_the_rows_inside_are_those_of_a_where_clause(comparisons, rows):
     )
     duckdb.sql("SET TimeZone = 'UTC'")
     quoted = sql.replace("`", '"')
-    expected = {row[0] for row in duckdb.sql(f"select id from found where {quoted}").fetchall()}
+    read = present(duckdb.sql(f"select id from found where {quoted}"))
+    expected = {row[0] for row in read.fetchall()}
     if part is None:
         assert set() == expected
         return

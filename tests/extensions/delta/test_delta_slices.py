@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -183,7 +184,7 @@ def test_readers_see_the_old_slice_or_the_new_one_and_never_both(table, folder):
     )
 
     turns = [[f"turn {turn}"] * 3 for turn in range(5)]
-    last = DeltaTable(str(folder)).version()
+    last, seen = DeltaTable(str(folder)).version(), {}
     for version in range(1, last + 1):
         seen = {day: [n for at, _, n in visible(folder, version) if at == day] for day in DAYS}
         assert seen[FIRST] in (["a"], *turns)
@@ -275,6 +276,8 @@ def test_a_row_outside_of_the_slice_is_refused_when_it_is_staged(table, folder):
 
 class Query(FrameBase):
     """A streaming frame's schema."""
+
+    schema: Any
 
     def __init__(self):
         self.schema = SparkSchema(SCHEMA)

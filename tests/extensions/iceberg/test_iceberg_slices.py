@@ -61,7 +61,9 @@ class SliceTable(HandStagedTable):
 
     def stage(self, df, epoch):
         found = super().stage(df, epoch)
-        return type(found)(self._in_slice(found.data, self._load()), found.rows)
+        table = self._load()
+        assert table is not None
+        return type(found)(self._in_slice(found.data, table), found.rows)
 
 
 @pytest.fixture
@@ -193,6 +195,7 @@ def test_readers_see_the_old_slice_or_the_new_one_and_never_both(table, catalog)
             call.result(120)
 
     turns = [[f"turn {turn}"] * 3 for turn in range(4)]
+    found = {}
     for snapshot in snapshots(catalog):
         days, _ = visible(catalog, snapshot)
         found = {day: [name for at, _, name in days if at == day] for day in DAYS}

@@ -18,7 +18,7 @@ import fsspec
 import pytest
 import requests
 
-from tests.real.fetching import packages_of
+from tests.real.fetching import python_packages
 from tests.real.hadoop.daemons import ANSWER_S, AS_JSON, await_that
 from tests.real.ports import free_ports
 
@@ -29,7 +29,7 @@ TICKET_S = 30
 RENEW_S = 10
 SKEW_S = 2
 SERVICES = ("nn", "dn", "rm", "HTTP")
-CLIENT = "requests-kerberos==0.15.0"
+CLIENT = Path(__file__).with_name("kerberos.txt")
 KERBEROS = {
     "hadoop.security.authentication": "kerberos",
     "hadoop.security.authorization": "true",
@@ -185,7 +185,7 @@ def running(folder: Path) -> Iterator[Kdc]:
     """Run it for the block, in whose processes Kerberos is its own."""
     for name in ("kadmin.local", "krb5kdc", "kdb5_util", "kinit", "klist"):
         tool(name)
-    packages = packages_of(CLIENT)
+    packages = python_packages(CLIENT, alone=False)
     kdc, patch = Kdc(folder), pytest.MonkeyPatch()
     try:
         for name, value in kdc.environment().items():

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.hooks.kubernetes_pods import LABEL, PodsClient, pod_handle, pods_client
+from airflow_provider.hooks.kubernetes_pods import pods_client
 from airflow_provider.runtime.api.launchers import Handle, LaunchState, LaunchStatus
+from airflow_provider.runtime.base.kubernetes_pods import LABEL, PodsClient, pod_handle
 from airflow_provider.runtime.errors import SubmissionRefusedError
 from tests.real.kubernetes.cluster import ASKER, DRIVER, NAMESPACE, NOBODY, Cluster
 from tests.real.kubernetes.images import SPARK
