@@ -30,12 +30,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TableChange:
-    """The next version of the table; *removed* has path and bytes of files that leave it."""
+    """The next version of the table.
+
+    Attributes:
+        transactions: the numbers that it records, by their names.
+        facts: for readers of the table's history.
+        added: files that become part of it.
+        removed: path and bytes of files of the sink that leave it.
+        replaced: files of any writer that leave it.
+    """
 
     transactions: Mapping[str, int]
     facts: Mapping[str, Any]
     added: Sequence[DataFile] = ()
     removed: Sequence[tuple[str, int]] = ()
+    replaced: Sequence[DataFile] = ()
 
 
 class DeltaLog:
@@ -103,6 +112,10 @@ class DeltaLog:
         actions += [
             RemoveAction(path, True, now_ms, size, partition_of(path))  # noqa: FBT003 - its own form
             for path, size in change.removed
+        ]
+        actions += [
+            RemoveAction(file.path, True, now_ms, file.size, file.partition)  # noqa: FBT003
+            for file in change.replaced
         ]
         version = table.version() + 1
         table.create_write_transaction(

@@ -76,31 +76,8 @@ _LIBRARIES: Final = ("deltalake", "pyarrow")
 _TRIALS: Final = "_spark-stream-trials"  # no reader of tables looks into what begins with "_"
 
 
-def delta(
-    path: str,
-    partition_by: Sequence[str] = (),
-    *,
-    options: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> DeltaSink:
-    """Append a query's rows to a Delta Lake table, one version per epoch.
-
-    The table is made with the first epoch when it is missing. Other programs may write to it,
-    compact it and clean it up meanwhile.
-
-    Args:
-        path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
-        partition_by: its partition columns, the same as the table's when it exists.
-        options: further options of Spark's Parquet writer, such as ``compression``.
-        storage_options: what delta-rs needs to reach *path* beyond the environment. Spark and
-            fsspec, which write and list the staged files, are configured in their own ways.
-    """
-    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return DeltaSink(path, columns, dict(options or {}), dict(storage_options or {}))
-
-
 class DeltaSink:
-    """See :func:`delta`, which makes one."""
+    """See :func:`.tables_out.delta`, which makes one."""
 
     api_version = 1
 

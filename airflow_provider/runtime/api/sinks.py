@@ -397,6 +397,23 @@ class KeyedSink(Protocol):
 
 
 @runtime_checkable
+class SequencedSink(KeyedSink, Protocol):
+    """A sink by key that can order the changes of a key.
+
+    With a sequence its rows do not depend on the epochs in which the changes arrive, so BATCH gives
+    the same. Without this capability, or with an empty sequence, a later epoch's row counts.
+    """
+
+    @property
+    def sequence_by(self) -> Sequence[str]:
+        """The columns that order the changes of a key; empty for none."""
+
+    @property
+    def delete_when(self) -> str | None:
+        """The condition by which a row deletes its key, in Spark's SQL; None for none."""
+
+
+@runtime_checkable
 class VersionedSink(Protocol):
     """A sink whose output has versions, such as a table.
 
