@@ -38,15 +38,8 @@ class KeyedRevert:
 
     def restore(self) -> None:
         """Restore the keys that only this epoch has changed; the others stay as they are."""
-        # A later upsert of another query has logged our rows: without them it replaced these.
-        self._run(
-            "UPDATE {schema}.undo o SET before = u.before, buried_before = u.buried_before"
-            " FROM {schema}.undo u, {schema}.epochs e"
-            " WHERE u.epoch_id = %(id)s AND o.epoch_id > %(id)s AND e.id = o.epoch_id"
-            " AND e.target = (SELECT target FROM {schema}.epochs WHERE id = %(id)s)"
-            " AND o.key = u.key AND o.before IS NOT DISTINCT FROM u.after"
-            " AND o.buried_before IS NOT DISTINCT FROM u.buried_after"
-        )
+        if self._has_later():
+            self._relink_later()
         self._forget_touched()
         self._run(
             "DELETE FROM {target} t USING {schema}.undo u"
@@ -67,6 +60,31 @@ class KeyedRevert:
             )
         if self._has_beside:
             self._restore_tombstones()
+        # An older epoch of the same revert then finds no later one.
+        self._run("DELETE FROM {schema}.undo WHERE epoch_id = %(id)s")
+
+    def _has_later(self) -> bool:
+        """Whether the undo log has a later epoch of the target that is not reverted."""
+        found = self._books.run(
+            "SELECT FROM {schema}.epochs e WHERE e.id > %(id)s AND e.has_undo"
+            " AND e.target = (SELECT target FROM {schema}.epochs WHERE id = %(id)s)"
+            " AND EXISTS (SELECT FROM {schema}.undo o WHERE o.epoch_id = e.id) LIMIT 1",
+            {"id": self._epoch.id},
+        )
+        return found.rowcount > 0
+
+    def _relink_later(self) -> None:
+        # Without figures the planner takes the log for small, and compares each row with each.
+        self._run("ANALYZE {schema}.undo")
+        # A later upsert of another query has logged our rows: without them it replaced these.
+        self._run(
+            "UPDATE {schema}.undo o SET before = u.before, buried_before = u.buried_before"
+            " FROM {schema}.undo u, {schema}.epochs e"
+            " WHERE u.epoch_id = %(id)s AND o.epoch_id > %(id)s AND e.id = o.epoch_id"
+            " AND e.target = (SELECT target FROM {schema}.epochs WHERE id = %(id)s)"
+            " AND o.key = u.key AND o.before IS NOT DISTINCT FROM u.after"
+            " AND o.buried_before IS NOT DISTINCT FROM u.buried_after"
+        )
 
     def _forget_touched(self) -> None:
         """Remove from the undo log the keys that are not as the epoch has left them."""
