@@ -135,6 +135,7 @@ bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state
 	$(BIN)/python scripts/benchmarks/scale.py --cluster || missed=1; \
 	$(BIN)/python scripts/benchmarks/kafka.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/tables.py || missed=1; \
+	$(BIN)/python scripts/benchmarks/keyed_sinks.py || missed=1; \
 	exit $$missed
 
 .PHONY: bench-flink

@@ -29,7 +29,7 @@ def sink_of(kind: str, location: str, database: str) -> Any:
         return iceberg("bench.output", catalog=catalog_of(location))
     if kind == "sql-append":
         return postgres(database, "appended")
-    return postgres(database, "upserted", mode="upsert", keys=KEYS)
+    return postgres(database, "upserted", keys=KEYS)
 
 
 def prepare(kind: str, location: Path) -> None:

@@ -96,13 +96,13 @@ def limited(ctx: JobContext) -> None:
 def rolling(ctx: JobContext) -> None:
     """Count per key, each count in the place of the one before."""
     counted = events(ctx, watermark=None).groupBy("k").agg(F.count("*").alias("n"))
-    sink = postgres(ctx.params["location"], "counts", mode="upsert", keys=["k"])
+    sink = postgres(ctx.params["location"], "counts", keys=["k"])
     ctx.write("out", counted, to=sink, output_mode="update")
 
 
 def upserted(ctx: JobContext) -> None:
     """Keep each key's last row."""
-    sink = postgres(ctx.params["location"], "counts", mode="upsert", keys=["k"])
+    sink = postgres(ctx.params["location"], "counts", keys=["k"])
     ctx.write("out", rows_of(events(ctx)).select("k", F.col("v").cast("long").alias("n")), to=sink)
 
 

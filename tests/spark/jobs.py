@@ -850,7 +850,7 @@ def marked_rows(ctx: JobContext) -> None:
         "delta": delta,
         "iceberg": lambda location: iceberg("ns.out", catalog=json.loads(location)),
         "postgres": lambda location: postgres(location, "out"),
-        "upsert": lambda location: postgres(location, "out", mode="upsert", keys=["v"]),
+        "upsert": lambda location: postgres(location, "out", keys=["v"]),
     }
     rows = events(ctx).select("v", "k", F.expr("uuid()").alias("mark"))
     ctx.write("out", rows, to=make[ctx.params["sink"]](ctx.params["location"]))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider.extensions.delta.sink import delta
+from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.postgres.sink import postgres
 from airflow_provider.runtime.api.sources import ObservedSource
 from airflow_provider.runtime.jobdir.datasets import datasets_of, folder_dataset, table_dataset

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider.extensions.delta.sink import delta
+from airflow_provider.extensions.delta import delta
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.output_locations import OutputLocations, location_key
 from airflow_provider.runtime.sinks.files import files

@@ -34,6 +34,7 @@ from airflow_provider.runtime.api.kit.staging import (
     own_errors,
     staged_epochs,
 )
+from airflow_provider.runtime.api.sink_errors import reading, tampered_record_error
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -42,8 +43,6 @@ from airflow_provider.runtime.api.sinks import (
     FileLayout,
     IsGarbage,
     Staged,
-    reading,
-    tampered_record_error,
 )
 
 if TYPE_CHECKING:

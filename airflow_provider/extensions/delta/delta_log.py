@@ -17,7 +17,8 @@ from airflow_provider.extensions.delta.add_file import partition_of
 from airflow_provider.runtime.api.kit.file_trees import flush
 from airflow_provider.runtime.api.kit.locations import local_path_of
 from airflow_provider.runtime.api.kit.staging import folder_name, is_inside
-from airflow_provider.runtime.api.sinks import key_of, reading, tampered_record_error
+from airflow_provider.runtime.api.sink_errors import reading, tampered_record_error
+from airflow_provider.runtime.api.sinks import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +39,14 @@ class RemovedFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TableChange:
-    """The next version of the table."""
+    """The next version of the table.
+
+    Attributes:
+        transactions: the numbers that it records, by their names.
+        facts: for readers of the table's history.
+        added: files that become part of it.
+        removed: files of any writer that leave it.
+    """
 
     transactions: Mapping[str, int]
     facts: Mapping[str, Any]

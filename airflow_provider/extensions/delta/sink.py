@@ -52,6 +52,7 @@ from airflow_provider.runtime.api.kit.staging import (
     stage_files,
     staged_epochs,
 )
+from airflow_provider.runtime.api.sink_errors import skipped_epoch_error
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -59,7 +60,6 @@ from airflow_provider.runtime.api.sinks import (
     Fence,
     IsGarbage,
     Staged,
-    skipped_epoch_error,
 )
 
 if TYPE_CHECKING:
@@ -79,38 +79,8 @@ _LIBRARIES: Final = ("deltalake", "pyarrow")
 _TRIALS: Final = "_spark-stream-trials"  # no reader of tables looks into what begins with "_"
 
 
-def delta(
-    path: str,
-    partition_by: Sequence[str] = (),
-    *,
-    replace: str | None = None,
-    options: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> DeltaSink:
-    """Write a query's rows to a Delta Lake table, one version per epoch.
-
-    The table is made with the first epoch when it is missing. Other programs may write to it,
-    compact it and clean it up meanwhile.
-
-    Args:
-        path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
-        partition_by: its partition columns, the same as the table's when it exists.
-        replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
-            the run's commit removes the rows in it, and adds the new ones, in one version. It has
-            comparisons of columns with literals, joined by AND. The run is then one in BATCH. By
-            default rows are only added.
-        options: further options of Spark's Parquet writer, such as ``compression``.
-        storage_options: what delta-rs needs to reach *path* beyond the environment. Spark and
-            fsspec, which write and list the staged files, are configured in their own ways.
-    """
-    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return DeltaSink(
-        path, columns, dict(options or {}), dict(storage_options or {}), replace=replace
-    )
-
-
 class DeltaSink:
-    """See :func:`delta`, which makes one."""
+    """See :func:`.tables_out.delta`, which makes one."""
 
     api_version = 1
 

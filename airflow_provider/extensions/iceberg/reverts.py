@@ -24,14 +24,19 @@ class RevertPlan(NamedTuple):
     restored: Sequence[DataFile] = ()
 
 
+def check_same(table: Table, committables: Sequence[Committable], name: str) -> None:
+    """Refuse a table that was made again since the epochs were staged."""
+    if any(c.data["table_uuid"] != str(table.metadata.table_uuid) for c in committables):
+        raise RevertError(f"{name}: the table was dropped and made again since it was written to")
+
+
 def plan_revert(table: Table, committables: Sequence[Committable], name: str) -> RevertPlan:
     """Return what a revert of epochs of one query changes.
 
     Raises:
         RevertError: their rows cannot be removed exactly.
     """
-    if any(c.data["table_uuid"] != str(table.metadata.table_uuid) for c in committables):
-        raise RevertError(f"{name}: the table was dropped and made again since it was written to")
+    check_same(table, committables, name)
     ledger = Ledger.of(table.metadata, committables[0].epoch.query_id)
     replaced = {
         c.epoch.epoch: c

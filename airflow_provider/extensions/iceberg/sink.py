@@ -57,6 +57,7 @@ from airflow_provider.runtime.api.kit.staging import (
     stage_files,
     staged_epochs,
 )
+from airflow_provider.runtime.api.sink_errors import skipped_epoch_error, tampered_record_error
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -64,12 +65,10 @@ from airflow_provider.runtime.api.sinks import (
     Fence,
     IsGarbage,
     Staged,
-    skipped_epoch_error,
-    tampered_record_error,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -84,38 +83,8 @@ _AWAY: Final = RetryPolicy(first_s=0.2, longest_s=5.0, for_s=60.0, jitter=0.5)  
 _LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
 
 
-def iceberg(
-    table: str,
-    *,
-    catalog: str | Mapping[str, str],
-    partition_by: Sequence[str] = (),
-    replace: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> IcebergSink:
-    """Write a query's rows to an Iceberg table, one snapshot per epoch.
-
-    The table is made with the first epoch when it is missing; its namespace must exist. Other
-    programs may write to it, compact it and expire its snapshots meanwhile.
-
-    Args:
-        table: ``namespace.table``.
-        catalog: the name of a catalog that pyiceberg's own configuration describes, or a catalog's
-            properties as ``load_catalog`` takes them, with its ``name`` among them (``default``).
-        partition_by: columns that a new table is partitioned by, by value; an existing table's own
-            partitioning is kept to.
-        replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
-            the run's commit removes the rows in it, and adds the new ones, in one snapshot. It has
-            comparisons of columns with literals, joined by AND. The run is then one in BATCH. By
-            default rows are only added.
-        options: further options of Spark's Parquet writer, such as ``compression``.
-    """
-    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    named = catalog if isinstance(catalog, str) else dict(catalog)
-    return IcebergSink(table, named, columns, dict(options or {}), replace=replace)
-
-
 class IcebergSink:
-    """See :func:`iceberg`, which makes one."""
+    """See :func:`.tables_out.iceberg`, which makes one."""
 
     api_version = 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.extensions.iceberg.schema import new_partition_fields, new_schema
 from airflow_provider.runtime.api.errors import SinkError
 from airflow_provider.runtime.api.kit.staging import folder_name, is_inside
-from airflow_provider.runtime.api.sinks import reading, tampered_record_error
+from airflow_provider.runtime.api.sink_errors import reading, tampered_record_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

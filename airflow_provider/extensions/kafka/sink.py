@@ -59,6 +59,12 @@ from airflow_provider.runtime.api.kit.staging import (
     own_errors,
     staged_epochs,
 )
+from airflow_provider.runtime.api.sink_errors import (
+    lost_commit_error,
+    reading,
+    skipped_epoch_error,
+    tampered_record_error,
+)
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -67,10 +73,6 @@ from airflow_provider.runtime.api.sinks import (
     IsGarbage,
     Staged,
     key_of,
-    lost_commit_error,
-    reading,
-    skipped_epoch_error,
-    tampered_record_error,
 )
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 ========================  ======================================================================
 ``fences``                for each query id the highest token that has committed or taken over
 ``epochs``                every published epoch; its ``id`` is what the target's epoch column holds
-``undo``                  for each row that an upsert changed: what it was, and what it became
+``undo``                  for each key that an epoch changed: its row or delete, before and after
 ``staged``                every staging table that exists, and its owner
 ``staged_partitions``     the partitions of Spark that a staging table holds, each once
 ``staged_<id>``           the rows of one epoch, until they are published
+``tombstones_<hash>``     the deleted keys of a target, and their sequences
 ``writers``               for each address of a job directory the identity of the directory that
                           has published last
 ========================  ======================================================================
@@ -20,7 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.postgres.table import lock_name
 from airflow_provider.runtime.api.errors import LeaseLostError
-from airflow_provider.runtime.api.sinks import lost_commit_error, reading, tampered_record_error
+from airflow_provider.runtime.api.sink_errors import (
+    lost_commit_error,
+    reading,
+    tampered_record_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +56,8 @@ CREATE TABLE IF NOT EXISTS {schema}.epochs (
 );
 CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
 CREATE TABLE IF NOT EXISTS {schema}.undo (
-  epoch_id bigint NOT NULL, key jsonb NOT NULL, before jsonb, after jsonb NOT NULL
+  epoch_id bigint NOT NULL, key jsonb NOT NULL, before jsonb, after jsonb,
+  buried_before jsonb, buried_after jsonb
 );
 CREATE INDEX IF NOT EXISTS undo_epoch_id ON {schema}.undo (epoch_id);
 CREATE TABLE IF NOT EXISTS {schema}.staged (
@@ -108,7 +114,7 @@ class Books:
         return None if row is None else row[0]
 
     def exists(self) -> bool:
-        return self._has_table(_LAST_MADE)
+        return self.has_table(_LAST_MADE)
 
     def make(self) -> None:
         """Make the schema and the tables. Idempotent."""
@@ -271,7 +277,7 @@ class Books:
         return staged_id
 
     def has_staged(self, staged_id: int) -> bool:
-        return self._has_table(staged_name(staged_id))
+        return self.has_table(staged_name(staged_id))
 
     def drop_staged(self, staged_id: int) -> bool:
         """Remove a staging table and return True; False if a task still copies into it."""
@@ -288,7 +294,8 @@ class Books:
             return False
         return True
 
-    def _has_table(self, name: str) -> bool:
+    def has_table(self, name: str) -> bool:
+        """Whether the bookkeeping schema has a table."""
         query = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = %s"
         return self.run(query, (self.schema, name)).rowcount > 0
 

@@ -1,21 +1,23 @@
-"""The transactions that publish and revert epochs, and the undo log of upserts."""
+"""The transactions that publish and revert epochs, and what an epoch appends."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.postgres.bookkeeping import Books, staged_name
 from airflow_provider.extensions.postgres.copy import TargetColumn, is_own_type
+from airflow_provider.extensions.postgres.keyed import KeyedEpoch
+from airflow_provider.extensions.postgres.keyed_revert import KeyedRevert
 from airflow_provider.extensions.postgres.table import commas, listed
 from airflow_provider.runtime.api.errors import RevertError, SinkError
 from airflow_provider.runtime.api.kit.failpoints import failpoints
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
-from airflow_provider.runtime.api.sinks import reading, skipped_epoch_error
+from airflow_provider.runtime.api.sink_errors import reading, skipped_epoch_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from psycopg.sql import Composable, Composed
+    from psycopg.sql import Composed
 
     from airflow_provider.extensions.postgres.bookkeeping import Epoch
     from airflow_provider.extensions.postgres.table import TableInfo
@@ -58,7 +60,8 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
     )
     if to.keeps_undo:
         books.keep_undo_of_last(to.undo_epochs)
-        # The undo log must have what a row was at the moment when it was replaced.
+    if to.keeps_undo or to.keyed.sequence_by:
+        # Between a look at a row and its replacement nobody may change it.
         to.table.lock_against_writers(books.connection)
     if not books.has_staged(staged_id):
         raise SinkError(
@@ -66,7 +69,11 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
             f"{books.schema}.{staged_name(staged_id)} is gone; it was removed by hand, or the "
             f"database was restored to an earlier time; {FROM_SCRATCH}"
         )
-    statement = _insert_statement(books, table, [column.name for column in columns], staged_id)
+    names = [column.name for column in columns]
+    if to.keys:
+        KeyedEpoch(books, table, names, staged_id, id_).publish(epoch.epoch)
+        return
+    statement = _insert_statement(books, table, names, staged_id)
     rows = books.connection.execute(statement, {"id": id_}).rowcount
     if rows != staged_rows:
         raise SinkError(
@@ -98,43 +105,11 @@ def _insert_statement(
 
     to = books.to
     ids = [to.epoch_column] if to.epoch_column and to.has_ids(table) else []
-    staged = sql.Identifier(books.schema, staged_name(staged_id))
-    insert = sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {}").format(
+    return sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {}").format(
         to.table.identifier,
         listed([*names, *ids]),
         commas([*map(sql.Identifier, names), *(sql.Placeholder("id") for _ in ids)]),
-        staged,
-    )
-    if to.mode == "append":
-        return insert
-    changed = [name for name in [*names, *ids] if name not in to.keys]
-    # A row of keys alone is set to itself, so that it is locked and counted like the others.
-    sets = (
-        sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in changed or to.keys
-    )
-    upsert = sql.SQL("{} ORDER BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {}").format(
-        insert, commas(sets), keys=listed(to.keys)
-    )
-    return _with_undo(books, upsert, table, staged) if to.keeps_undo else upsert
-
-
-def _with_undo(books: Books, upsert: Composed, table: TableInfo, staged: Composable) -> Composed:
-    """Return *upsert* as a statement that also logs the rows that it changes, and counts them."""
-    from psycopg import sql
-
-    keys = books.to.keys
-    same = (sql.SQL("t.{0} = s.{0}").format(sql.Identifier(key)) for key in keys)
-    return books.statement(
-        "WITH old AS MATERIALIZED (SELECT {key} AS key, {row} AS before FROM {table} t"
-        " JOIN {staged} s ON {same}), new AS ({upsert} RETURNING {key} AS key, {row} AS after)"
-        " INSERT INTO {schema}.undo (epoch_id, key, before, after)"
-        " SELECT %(id)s, new.key, old.before, new.after FROM new LEFT JOIN old USING (key)",
-        key=_row_as_json("t", keys),
-        row=_row_as_json("t", [column.name for column in table.writable]),
-        table=books.to.table.identifier,
-        staged=staged,
-        same=sql.SQL(" AND ").join(same),
-        upsert=upsert,
+        sql.Identifier(books.schema, staged_name(staged_id)),
     )
 
 
@@ -205,74 +180,4 @@ def _remove(books: Books, table: TableInfo, epochs: Sequence[Epoch]) -> None:
         )
     for epoch in epochs:
         if epoch.mode == "upsert":
-            _restore(books, table, epoch)
-
-
-def _restore(books: Books, table: TableInfo, epoch: Epoch) -> None:
-    """Restore the previous values of rows that only this epoch has changed."""
-    from psycopg import sql
-
-    keys, logged = _logged_columns(books, table, epoch)
-    kept = [column.name for column in table.writable if column.name in logged]
-    values = {"id": epoch.id, "gone": [name for name in logged if name not in kept]}
-
-    def equal(prefix: str, member: str, name: str) -> Composed:
-        column = table.column(name)
-        return sql.SQL(prefix + "{} = (u." + member + " ->> {})::{}").format(
-            sql.Identifier(name), sql.Literal(name), sql.SQL(column.type if column else "text")
-        )
-
-    untouched = sql.SQL("{} = u.after - %(gone)s::text[]").format(_row_as_json("t", kept))
-    same = [equal("t.", "key", key) for key in keys]
-    where = sql.SQL(" AND ").join([sql.SQL("u.epoch_id = %(id)s"), *same, untouched])
-    parts = {"table": books.to.table.identifier, "where": where}
-    # A later upsert of another query has logged our rows: without them it replaced these.
-    books.run(
-        "UPDATE {schema}.undo o SET before = u.before FROM {schema}.undo u, {schema}.epochs e"
-        " WHERE u.epoch_id = %(id)s AND o.epoch_id > %(id)s AND e.id = o.epoch_id"
-        " AND e.target = (SELECT target FROM {schema}.epochs WHERE id = %(id)s)"
-        " AND o.key = u.key AND o.before = u.after",
-        values,
-    )
-    books.run(
-        "DELETE FROM {table} t USING {schema}.undo u WHERE u.before IS NULL AND {where}",
-        values,
-        **parts,
-    )
-    if sets := [equal("", "before", name) for name in kept if name not in keys]:
-        books.run(
-            "UPDATE {table} t SET {sets} FROM {schema}.undo u"
-            " WHERE u.before IS NOT NULL AND {where}",
-            values,
-            sets=commas(sets),
-            **parts,
-        )
-
-
-def _logged_columns(books: Books, table: TableInfo, epoch: Epoch) -> tuple[list[str], list[str]]:
-    row = books.run(
-        "SELECT ARRAY(SELECT jsonb_object_keys(key)), ARRAY(SELECT jsonb_object_keys(after))"
-        " FROM {schema}.undo WHERE epoch_id = %s LIMIT 1",
-        (epoch.id,),
-    ).fetchone()
-    keys, logged = row if row is not None else ([], [])
-    if not keys or any(table.column(key) is None for key in keys):
-        raise RevertError(
-            f"{books.target}: a key column was renamed or removed since epoch id {epoch.id}; "
-            "rename it back"
-        )
-    return keys, logged
-
-
-def _row_as_json(alias: str, columns: Sequence[str]) -> Composed:
-    """Return an expression for a row as ``{column: value}``, each value as its type writes it.
-
-    Unlike ``to_jsonb`` that loses nothing: a JSON null is not taken for a missing value, and every
-    value can be read back by its type.
-    """
-    from psycopg import sql
-
-    values: Any = (sql.SQL("{}::text").format(sql.Identifier(alias, name)) for name in columns)
-    return sql.SQL("jsonb_object(ARRAY[{}]::text[], ARRAY[{}]::text[])").format(
-        commas(sql.Literal(name) for name in columns), commas(values)
-    )
+            KeyedRevert(books, table, epoch).restore()

@@ -14,7 +14,14 @@ from airflow_provider.extensions.postgres.connection import (
     server_of,
     session_name,
 )
-from airflow_provider.extensions.postgres.copy import CopyTask, columns_for, line_of, run_copy
+from airflow_provider.extensions.postgres.copy import (
+    CopyTask,
+    TargetColumn,
+    columns_for,
+    line_of,
+    run_copy,
+)
+from airflow_provider.extensions.postgres.keyed import check_tombstones, reduce_staged
 from airflow_provider.extensions.postgres.table import (
     Destination,
     TableName,
@@ -25,8 +32,10 @@ from airflow_provider.extensions.postgres.table import (
 )
 from airflow_provider.runtime.api.errors import ConfigError, OutageError, SinkError
 from airflow_provider.runtime.api.kit.clock import SystemClock
+from airflow_provider.runtime.api.kit.keyed_rows import DELETED, KeyedRows, log_superseded
 from airflow_provider.runtime.api.kit.lineage import table_dataset
 from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
+from airflow_provider.runtime.api.sink_errors import lost_commit_error
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -34,7 +43,6 @@ from airflow_provider.runtime.api.sinks import (
     Fence,
     IsGarbage,
     Staged,
-    lost_commit_error,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +57,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MODES: Final = ("append", "upsert")
 _AWAY: Final = RetryPolicy(first_s=0.5, for_s=30.0)
 """The retries while the database does not answer, or another transaction holds a lock."""
 
@@ -58,8 +65,9 @@ def postgres(
     url: str,
     table: str,
     *,
-    mode: str = "append",
     keys: Sequence[str] | str = (),
+    sequence_by: Sequence[str] | str = (),
+    delete_when: str | None = None,
     epoch_column: str | None = "spark_epoch",
     bookkeeping_schema: str = "spark_stream",
     undo_epochs: int = 1000,
@@ -72,21 +80,25 @@ def postgres(
             in ``PGPASSWORD``, a password file or a service file of the driver's machine.
         table: ``table`` or ``schema.table``, spelled as PostgreSQL stores it; the first epoch makes
             it if it is missing.
-        mode: ``append`` inserts every row; ``upsert`` replaces the row with the same *keys*.
-        keys: the columns that tell rows apart in ``upsert``; the table needs a unique constraint
-            on them, and no epoch may have two rows with the same keys.
+        keys: the columns that tell rows apart: a row replaces the row with the same keys. The table
+            needs a unique constraint on them. Without keys every row is inserted.
+        sequence_by: the columns that order the changes of a key, compared one after another; a
+            change that arrives late does not replace a newer one. Without them a later epoch's row
+            counts.
+        delete_when: a condition in Spark's SQL, such as ``op = 'd'``; a row for which it is true
+            deletes its key.
         epoch_column: the ``bigint`` column of the table that says which epoch wrote a row, so that
             appended rows can be reverted; None for none. Your own table may omit it.
         bookkeeping_schema: the schema of the sink's own tables and of staged rows.
-        undo_epochs: the number of the table's last epochs for which the sink keeps the rows that an
-            upsert replaced, for a revert; 0 for none, which is faster and lets other writers in.
+        undo_epochs: the number of the table's last epochs for which the sink keeps what rows by key
+            replaced, for a revert; 0 for none, which is faster.
         idle_timeout_s: the server ends a transaction of a driver that has been silent for so long.
 
     Raises:
         ConfigError: the address or the table's name cannot be read, or the extra is missing.
     """
-    columns = (keys,) if isinstance(keys, str) else tuple(keys)
-    to = Destination(TableName(table), mode, columns, epoch_column, undo_epochs)
+    keyed = KeyedRows.of(keys, sequence_by, delete_when)
+    to = Destination(TableName(table), keyed, epoch_column, undo_epochs)
     return PostgresSink(
         url, to, bookkeeping_schema=bookkeeping_schema, idle_timeout_s=idle_timeout_s
     )
@@ -130,6 +142,14 @@ class PostgresSink:
     def keys(self) -> tuple[str, ...]:
         return self._to.keys
 
+    @property
+    def sequence_by(self) -> tuple[str, ...]:
+        return self._to.keyed.sequence_by
+
+    @property
+    def delete_when(self) -> str | None:
+        return self._to.keyed.delete_when
+
     # --- before anything is written -------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -140,6 +160,7 @@ class PostgresSink:
         try:
             with self._naming(), self._server.connect("spark-stream check") as connection:
                 check_database(connection, self._schema, self._to, columns_for(df.schema))
+                check_tombstones(self.books_in(connection))
         except psycopg.Error as error:
             raise (OutageError if is_outage(error) else ConfigError)(
                 f"{self.name}: {self._server.masked(str(error)).strip()}"
@@ -147,9 +168,11 @@ class PostgresSink:
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         with self._naming():
-            _check_modes(self._to, output_mode)
+            _check_words(self._to, output_mode)
             _check_names(self._to, df.columns)
             columns_for(df.schema)
+        if self._to.keys:
+            self._to.keyed.check(self.name, df, output_mode)
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
@@ -183,8 +206,18 @@ class PostgresSink:
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
         """Copy the rows from Spark's executors into a table that belongs to this epoch alone."""
         task, data = self.begin_staging(df.schema, epoch)
-        run_copy(df.select(line_of(df).alias("line")), task)
-        return self.end_staging(data, epoch)
+        keyed = self._to.keyed
+        if not keyed.keys:
+            run_copy(df.select(line_of(df).alias("line")), task)
+            return self.end_staging(data, epoch)
+        changes, count = keyed.newest(df)
+        if keyed.delete_when is None:
+            changes = changes.drop(DELETED)
+        run_copy(changes.select(line_of(changes).alias("line")), task)
+        total = count(self.name)
+        staged = self.end_staging(data, epoch)
+        log_superseded(self.name, epoch.epoch, total, staged.rows or 0)
+        return staged
 
     def begin_staging(self, schema: StructType, epoch: EpochId) -> tuple[CopyTask, dict[str, Any]]:
         """Make the epoch's staging table.
@@ -201,16 +234,18 @@ class PostgresSink:
                     books.drop_staged(staged_id)
             table = self._to.table.look(books.connection)
             columns = [(table and table.column(column.name)) or column for column in wanted]
+            own = [] if self._to.keyed.delete_when is None else [TargetColumn(DELETED, "boolean")]
             with books.connection.transaction():
                 staged_id = books.register_staged(epoch)
                 # Logged, unlike a temporary or unlogged table: it must survive a server's crash.
                 books.run(
                     "CREATE TABLE {schema}.{table} ({columns})",
                     table=staged_name(staged_id),
-                    columns=commas(map(definition, columns)),
+                    columns=commas(map(definition, [*columns, *own])),
                 )
             data = {"staged_id": staged_id, "columns": [[c.name, c.type] for c in columns]}
-            return self._copy_task(books, staged_id, [c.name for c in columns], epoch), data
+            copied = [column.name for column in [*columns, *own]]
+            return self._copy_task(books, staged_id, copied, epoch), data
 
         return self._run(work, epoch.query_id, epoch.token)
 
@@ -235,34 +270,20 @@ class PostgresSink:
         )
 
     def end_staging(self, data: dict[str, Any], epoch: EpochId) -> Staged:
-        """Count the rows that all tasks have staged; in ``upsert``, refuse a repeated key."""
+        """Count the rows that all tasks have staged; by key, leave one change of each.
+
+        Raises:
+            RefusedRowsError: two changes of a key of which neither is newer.
+        """
+        staged_id = int(data["staged_id"])
 
         def work(books: Books) -> int:
-            if self._to.mode == "upsert":
-                self._check_keys(books, int(data["staged_id"]))
-            return books.staged_rows(int(data["staged_id"]))
+            if self._to.keys:
+                return reduce_staged(books, staged_id, self.name)
+            return books.staged_rows(staged_id)
 
         rows = self._run(work, epoch.query_id, epoch.token)
         return Staged({**data, "rows": rows}, rows)
-
-    def _check_keys(self, books: Books, staged_id: int) -> None:
-        import psycopg
-
-        try:
-            with books.connection.transaction():
-                books.run(
-                    "ALTER TABLE {schema}.{table} ADD PRIMARY KEY ({keys})",
-                    table=staged_name(staged_id),
-                    keys=listed(self._to.keys),
-                )
-        except psycopg.errors.InvalidTableDefinition:
-            return  # it has one: this was done, and its answer lost
-        except (psycopg.errors.UniqueViolation, psycopg.errors.NotNullViolation) as error:
-            raise SinkError(
-                f"{self.name}: an upsert takes one row per key and epoch, and no null in a key: "
-                f"{error.diag.message_detail or error.diag.message_primary}; aggregate by "
-                f"{', '.join(self._to.keys)} first"
-            ) from error
 
     def abort(self, committable: Committable) -> None:
         def work(books: Books) -> None:
@@ -388,28 +409,20 @@ class PostgresSink:
         log.warning("%s: ended %s sessions of older drivers, which held locks", self.name, ended)
 
 
-def _check_modes(destination: Destination, output_mode: str) -> None:
-    if destination.mode not in MODES:
-        msg = f"unknown mode {destination.mode!r}; use one of {', '.join(MODES)}"
-    elif destination.undo_epochs < 0:
+def _check_words(destination: Destination, output_mode: str) -> None:
+    destination.keyed.check_unused("postgres")
+    if destination.undo_epochs < 0:
         msg = f"undo_epochs={destination.undo_epochs} must be 0 or more"
-    elif destination.mode == "upsert" and not destination.keys:
-        msg = "mode 'upsert' needs keys=, the columns that tell rows apart"
-    elif destination.mode == "append" and destination.keys:
-        msg = "keys= are of use in mode 'upsert' only; mode 'append' inserts every row"
     elif output_mode == "complete":
         msg = "output_mode 'complete' would replace the whole table every epoch; use 'update'"
-    elif output_mode == "update" and destination.mode != "upsert":
-        msg = "output_mode 'update' gives a row again when it changes, which needs mode='upsert'"
+    elif output_mode == "update" and not destination.keys:
+        msg = "output_mode 'update' gives a row again when it changes, which needs keys="
     else:
         return
     raise ConfigError(msg)
 
 
 def _check_names(destination: Destination, columns: Sequence[str]) -> None:
-    missing = [key for key in destination.keys if key not in columns]
-    if missing:
-        raise ConfigError(f"there is no column {missing[0]!r}, which keys= names")
     if destination.epoch_column in columns:
         raise ConfigError(
             f"the rows have a column {destination.epoch_column!r}, which is where epochs' ids go; "

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composable, Composed, Identifier
 
+    from airflow_provider.runtime.api.kit.keyed_rows import KeyedRows
+
 
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 _TABLE_KINDS: Final = ("r", "p")  # ordinary and partitioned
@@ -119,17 +121,25 @@ class TableName:
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """Where rows go, and how: ``append``, or ``upsert`` by *keys* with an undo log."""
+    """Where rows go, and how: appended, or by key with an undo log."""
 
     table: TableName
-    mode: str
-    keys: tuple[str, ...]
+    keyed: KeyedRows
     epoch_column: str | None
     undo_epochs: int
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        return self.keyed.keys
+
+    @property
+    def mode(self) -> str:
+        """The kind of an epoch in the sink's own tables."""
+        return "upsert" if self.keys else "append"
+
+    @property
     def keeps_undo(self) -> bool:
-        return self.mode == "upsert" and self.undo_epochs > 0
+        return bool(self.keys) and self.undo_epochs > 0
 
     def has_ids(self, table: TableInfo) -> bool:
         return self.epoch_column is not None and table.column(self.epoch_column) is not None

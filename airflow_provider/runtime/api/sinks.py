@@ -19,15 +19,13 @@ subclasses.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
-from airflow_provider.runtime.errors.fixes import FROM_SCRATCH
+from airflow_provider.runtime.errors import CorruptDocumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -418,6 +416,23 @@ class SliceSink(Protocol):
 
 
 @runtime_checkable
+class SequencedSink(KeyedSink, Protocol):
+    """A sink by key that can order the changes of a key.
+
+    With a sequence its rows do not depend on the epochs in which the changes arrive, so BATCH gives
+    the same. Without this capability, or with an empty sequence, a later epoch's row counts.
+    """
+
+    @property
+    def sequence_by(self) -> Sequence[str]:
+        """The columns that order the changes of a key; empty for none."""
+
+    @property
+    def delete_when(self) -> str | None:
+        """The condition by which a row deletes its key, in Spark's SQL; None for none."""
+
+
+@runtime_checkable
 class VersionedSink(Protocol):
     """A sink whose output has versions, such as a table.
 
@@ -447,54 +462,3 @@ class VisibleSink(Protocol):
     @property
     def shows_staged(self) -> bool:
         """True."""
-
-
-# --- errors and checks ----------------------------------------------------------------------------
-
-
-def skipped_epoch_error(name: str, epoch: EpochId, *, last: int) -> CheckpointError:
-    """Return the error of an epoch that its location lacks although it has later ones.
-
-    Raise it after the fence was checked: a driver that late was usually overtaken.
-    """
-    msg = (
-        f"{name}: epoch {epoch.epoch} of query {epoch.query!r} is not there, but epoch {last}, "
-        "which came after it, is: its rows were left out, and cannot be put before rows that are "
-        f"published; rewind the run and run it again, or {FROM_SCRATCH}"
-    )
-    return CheckpointError(msg)
-
-
-def tampered_record_error(name: str, epoch: EpochId, what: object) -> CorruptDocumentError:
-    """Return the error of a committable that names data which the sink has not staged."""
-    msg = (
-        f"{name}: the record of epoch {epoch.epoch} of query {epoch.query!r} names {what!r}, which "
-        "is not what this sink stages for that epoch; nothing there was touched: put the record "
-        f"back as it was, or {FROM_SCRATCH}"
-    )
-    return CorruptDocumentError(msg)
-
-
-def lost_commit_error(name: str, query_id: str, epoch: int) -> CheckpointError:
-    """Return the error of a location that has confirmed an epoch and no longer has it."""
-    msg = (
-        f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
-        "the location has lost a confirmed commit, as a failover to a standby that was behind "
-        "does, or was restored to an earlier time; rewind the run and run it again, "
-        f"or {FROM_SCRATCH}"
-    )
-    return CheckpointError(msg)
-
-
-@contextlib.contextmanager
-def reading(name: str, committable: Committable) -> Iterator[None]:
-    """Turn errors from a committable's missing or mistyped fields into a clear one.
-
-    Raises:
-        CorruptDocumentError: a field is missing, or of another type.
-    """
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise tampered_record_error(name, committable.epoch, what) from error

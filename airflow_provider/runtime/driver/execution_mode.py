@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.api.sinks import KeyedSink, SliceSink, VisibleSink
+from airflow_provider.runtime.api.sinks import KeyedSink, SequencedSink, SliceSink, VisibleSink
 from airflow_provider.runtime.api.sources import LATEST, SameInBatch
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
@@ -129,11 +129,17 @@ def _of_query(query: QueryDefinition) -> Iterator[Objection]:
         if isinstance(sink, VisibleSink):
             yield Objection(f"{where}: sink {sink.name} takes the batches of a stream")
     rolling = query.output_mode != "append" and "Aggregate" in query.operations
-    if not rolling and any(isinstance(sink, KeyedSink) and sink.keys for sink in query.sinks):
+    if not rolling and any(_depends_on_epochs(sink) for sink in query.sinks):
         yield Objection(
             f"{where}: of rows with the same keys the later epoch's wins, and BATCH has one epoch",
             refuses=False,
         )
+
+
+def _depends_on_epochs(sink: object) -> bool:
+    """Whether the epochs decide which row of a key counts; with a sequence they do not."""
+    is_sequenced = isinstance(sink, SequencedSink) and bool(sink.sequence_by)
+    return isinstance(sink, KeyedSink) and bool(sink.keys) and not is_sequenced
 
 
 def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Objection]:

@@ -10,6 +10,7 @@ from airflow_provider.runtime.api.sinks import (
     FileSink,
     KeyedSink,
     OnePhaseSink,
+    SequencedSink,
     ShapedSink,
     Staged,
 )
@@ -147,10 +148,17 @@ class CollectorSink:
         keys = next((s.keys for s in self._replaced if isinstance(s, KeyedSink) and s.keys), ())
         if not keys:
             return functools.reduce(DataFrame.union, epochs.values())
+        words = next((s for s in self._replaced if isinstance(s, SequencedSink) and s.keys), None)
+        sequence = words.sequence_by if words is not None else ()
         rows = (
             frame.select(sf.struct("*").alias("row"), sf.lit(epoch).alias("epoch"))
             for epoch, frame in epochs.items()
         )
         together = functools.reduce(DataFrame.union, rows)
         newest = together.groupBy(*(sf.col("row")[key] for key in keys))
-        return newest.agg(sf.max_by("row", "epoch").alias("row")).select("row.*")
+        order = sf.struct(*(sf.col("row")[column] for column in sequence), "epoch")
+        rows_by_key = newest.agg(sf.max_by("row", order).alias("row")).select("row.*")
+        condition = words.delete_when if words is not None else None
+        if condition is None:
+            return rows_by_key
+        return rows_by_key.where(~sf.coalesce(sf.expr(condition), sf.lit(False)))  # noqa: FBT003

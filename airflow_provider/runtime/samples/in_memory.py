@@ -85,8 +85,8 @@ class SampleRun:
 
     Attributes:
         outputs: by query, the rows that its sinks would have: all rows; in output mode ``complete``
-            those of the last batch; where rows replace others with the same keys, the last of each
-            key. The tables are in the caller's session and stay as they are.
+            those of the last batch; of a table by key the newest row of each key. The tables are in
+            the caller's session and stay as they are.
         quarantined: by query with a sink for quarantined rows, those rows.
         batches: by query, its batches in their order.
         watermarks: by query, its watermark when all input was read, before the drain; ISO 8601,

@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from airflow_provider.runtime.api.sink_errors import reading, tampered_record_error
 from airflow_provider.runtime.api.sinks import (
     Committable,
     Dataset,
@@ -28,8 +29,6 @@ from airflow_provider.runtime.api.sinks import (
     Sink,
     Staged,
     key_of,
-    reading,
-    tampered_record_error,
 )
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.extensions import FILE_SINKS, load_known

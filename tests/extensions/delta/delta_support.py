@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
+from pyspark.sql.types import StructType
 
 from airflow_provider.extensions.delta.delta_log import folder_of
 from airflow_provider.extensions.delta.sink import DeltaSink
@@ -32,6 +33,10 @@ class SparkSchema:
 
     def jsonValue(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return json.loads(Schema.from_arrow(self._arrow).to_json())
+
+    @property
+    def fields(self) -> list[Any]:
+        return StructType.fromJson(self.jsonValue()).fields
 
 
 class Frame(FrameBase):

@@ -11,19 +11,22 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.delta.delta_log import folder_of
-from airflow_provider.extensions.delta.sink import delta
+from airflow_provider.extensions.delta.keyed_sink import KeyedDeltaSink
 from airflow_provider.runtime.api.sinks import Committable, EpochId
 from airflow_provider.runtime.errors import (
     LostInputError,
     SparkStreamError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.sinks.keyed_rows import DELETED
+from airflow_provider.runtime.sinks.keyed_store import staged_folder
+from airflow_provider.runtime.storage.file_tree import files_under, folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID
 from tests.contract.conftest import BUCKET, StoreServer
-from tests.extensions.delta.delta_support import Frame, SparkSchema, rows_of_epoch
+from tests.extensions.delta.delta_support import SCHEMA, Frame, SparkSchema, rows_of_epoch
 from tests.extensions.delta.table_support import Query
 
 pytestmark = pytest.mark.slow  # an object store
@@ -144,3 +147,37 @@ def test_a_table_in_a_bucket_is_read(table):
     with pytest.raises(SparkStreamError) as away:
         Query(table.url, storage_options={**table.options, "AWS_MAX_RETRIES": "0"})
     assert "s3cr3t" not in str(lost.value) + str(away.value)
+
+
+def test_a_table_by_key_in_a_bucket(table):
+    """Its files beside the table are objects: merged, deleted, reverted and pruned as elsewhere."""
+
+    def publish(epoch: int, *rows: tuple[int, str]) -> Committable:
+        sink = delta(table.url, storage_options=table.options, keys="id")
+        assert isinstance(sink, KeyedDeltaSink)
+        made = EpochId("q", QUERY_ID, epoch, 1)
+        changes = pa.table(
+            {"id": [n for n, _ in rows], "name": [name for _, name in rows]}, schema=SCHEMA
+        )
+        written, path = io.BytesIO(), f"{staged_folder(made)}/part-00000-x.parquet"
+        marked = changes.append_column(DELETED, pa.array([False] * len(rows)))
+        pq.write_table(marked, written)
+        open_storage(table.url).put(path, written.getvalue())
+        schema = SparkSchema(changes.schema).jsonValue()
+        staged = sink._staged(schema, [(path, written.tell())], len(rows), made)
+        committable = Committable(made, staged.data)
+        sink.commit(committable, OpenFence())
+        return committable
+
+    publish(0, (1, "a"), (2, "b"))
+    second = publish(1, (2, "x"), (3, "c"))
+    assert ["a", "c", "x"] == table.visible()
+    left = [path for path, _ in files_under(table.url) if "/staged/" in path]
+    assert [] == left
+    sink = delta(table.url, storage_options=table.options, keys="id")
+    sink.revert([second], OpenFence())
+    assert ["a", "b"] == table.visible()
+    assert isinstance(sink, KeyedDeltaSink)
+    sink.prune(QUERY_ID, [(0, 0)])
+    beside = [path for path, _ in files_under(table.url) if f"/{QUERY_ID}/" in f"/{path}"]
+    assert 1 == len([path for path in beside if path.startswith("_spark-stream-keys/")])

@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from airflow_provider.extensions.delta import delta
 from airflow_provider.extensions.delta.add_file import partition_of
 from airflow_provider.extensions.delta.delta_log import DeltaLog
-from airflow_provider.extensions.delta.sink import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import (
     CheckpointError,

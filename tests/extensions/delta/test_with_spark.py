@@ -10,7 +10,7 @@ import pytest
 from contracts import DyingElsewhere
 from deltalake import DeltaTable
 
-from airflow_provider.extensions.delta.sink import delta
+from airflow_provider.extensions.delta import delta
 from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.testing.sink_bench import QUERY_ID

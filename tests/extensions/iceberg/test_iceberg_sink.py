@@ -18,8 +18,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_provider.extensions.iceberg import iceberg
 from airflow_provider.extensions.iceberg.ledger import Ledger
-from airflow_provider.extensions.iceberg.sink import IcebergSink, iceberg
+from airflow_provider.extensions.iceberg.sink import IcebergSink
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.errors import (
     ConfigError,

@@ -21,7 +21,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
-from airflow_provider.extensions.iceberg.sink import iceberg
+from airflow_provider.extensions.iceberg import iceberg
 from airflow_provider.runtime.api.sinks import Committable, OpenFence
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.testing.sink_bench import stage_epoch

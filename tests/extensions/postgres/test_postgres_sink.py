@@ -31,6 +31,7 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     LeaseLostError,
     OutageError,
+    RefusedRowsError,
     RevertError,
     SinkError,
     SparkStreamError,
@@ -54,7 +55,7 @@ from tests.unit.support import bench, counted
 pytestmark = pytest.mark.slow
 
 A, B, C, D = (1, "a"), (2, "b"), (3, "c"), (4, "d")
-UPSERT = {"mode": "upsert", "keys": "id"}
+UPSERT = {"keys": "id"}
 
 
 @pytest.fixture(scope="module")
@@ -596,7 +597,7 @@ def test_a_trigger_that_drops_rows_fails_the_epoch(table):
 
 def test_an_upsert_replaces_the_row_with_the_same_keys(url):
     """The newest epoch's row counts, also a null in it; a repeated commit changes nothing."""
-    table = Table(url, mode="upsert", keys=["id", "part"])
+    table = Table(url, keys=["id", "part"])
     schema = "id long, part string, name string"
     table.publish((1, "x", "a"), (1, "y", "b"), schema=schema)
     second = table.publish((1, "y", None), (2, "x", "d"), epoch=1, schema=schema)
@@ -610,9 +611,9 @@ def test_a_key_that_is_there_twice_or_null_is_refused_while_staging(url):
     """Which of two rows counts would be chance, and a null equals no other: neither is staged."""
     table = Table(url, **UPSERT)
 
-    with pytest.raises(SinkError, match=r"one row per key.*duplicated.*aggregate by id first"):
+    with pytest.raises(RefusedRowsError, match=r"several rows of one key.*id = 1;.* by id first"):
         table.stage([A], [(1, "b")])
-    with pytest.raises(SinkError, match="no null in a key"):
+    with pytest.raises(RefusedRowsError, match="a null in id"):
         table.stage([(None, "b")])
 
 
@@ -807,13 +808,11 @@ def test_other_writers_wait_only_for_an_upsert_that_is_remembered(url, undo_epoc
 @pytest.mark.parametrize(
     ("options", "output_mode", "says"),
     [
-        ({"mode": "replace"}, "append", "unknown mode 'replace'"),
-        ({"mode": "upsert"}, "append", "needs keys="),
-        ({"keys": "id"}, "append", "in mode 'upsert' only"),
-        ({}, "update", "needs mode='upsert'"),
+        ({"sequence_by": "id"}, "append", "there is no keys="),
+        ({}, "update", "needs keys="),
         ({}, "complete", "use 'update'"),
         (UPSERT, "complete", "use 'update'"),
-        ({"mode": "upsert", "keys": "nope"}, "append", "no column 'nope'"),
+        ({"keys": "nope"}, "append", "no column 'nope'"),
         ({"epoch_column": "name"}, "append", "choose another name"),
         ({**UPSERT, "undo_epochs": -1}, "append", "undo_epochs=-1"),
     ],

@@ -129,7 +129,7 @@ def test_a_stream_with_state_is_staged_batch_by_batch(spark, url, tmp_path):
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    sink = postgres(url, "counts", mode="upsert", keys=["k"])
+    sink = postgres(url, "counts", keys=["k"])
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
     counts = source.load().groupBy((F.col("value") % 3).alias("k")).count()
     staged: list[int] = []
