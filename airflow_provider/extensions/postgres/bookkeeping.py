@@ -3,7 +3,8 @@
 ========================  ======================================================================
 ``fences``                for each query id the highest token that has committed or taken over
 ``epochs``                every published epoch; its ``id`` is what the target's epoch column holds
-``undo``                  for each key that an epoch changed: its row or delete, before and after
+``undo``                  for each key that an epoch changed: its row or delete, before and after;
+                          the rows of a slice that an epoch replaced
 ``staged``                every staging table that exists, and its owner
 ``staged_partitions``     the partitions of Spark that a staging table holds, each once
 ``staged_<id>``           the rows of one epoch, until they are published
@@ -87,6 +88,11 @@ class Epoch:
     has_ids: bool
     has_undo: bool
     is_reverted: bool
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it may have changed the table: an empty run empties its slice."""
+        return self.rows > 0 or self.mode == "slice"
 
 
 class Books:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider.extensions.postgres import slices
 from airflow_provider.extensions.postgres.bookkeeping import Books, staged_name
 from airflow_provider.extensions.postgres.copy import TargetColumn, is_own_type
 from airflow_provider.extensions.postgres.keyed import KeyedEpoch
@@ -60,7 +61,8 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
     )
     if to.keeps_undo:
         books.keep_undo_of_last(to.undo_epochs)
-    if to.keeps_undo or to.keyed.sequence_by:
+    part = slices.slice_in(committable, books.target)
+    if to.keeps_undo or to.keyed.sequence_by or part is not None:
         # Between a look at a row and its replacement nobody may change it.
         to.table.lock_against_writers(books.connection)
     if not books.has_staged(staged_id):
@@ -73,6 +75,8 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
     if to.keys:
         KeyedEpoch(books, table, names, staged_id, id_).publish(epoch.epoch)
         return
+    if part is not None:
+        slices.remove_slice(books, part, id_, keeps_undo=to.keeps_undo)
     statement = _insert_statement(books, table, names, staged_id)
     rows = books.connection.execute(statement, {"id": id_}).rowcount
     if rows != staged_rows:
@@ -117,7 +121,7 @@ def _insert_statement(
 
 
 def plan_revert(
-    books: Books, committables: Sequence[Committable]
+    books: Books, committables: Sequence[Committable], *, removes: bool = True
 ) -> tuple[TableInfo | None, list[Epoch]]:
     """Return the table, and its published epochs, newest first; refuse what would not be exact."""
     if not books.exists():
@@ -125,40 +129,46 @@ def plan_revert(
     found = (books.epoch_of(committable.epoch) for committable in committables)
     epochs = [epoch for epoch in found if epoch is not None and not epoch.is_reverted]
     table = books.to.table.look(books.connection)
-    if table is not None:
+    if table is not None and removes:
         for epoch in epochs:
-            if epoch.rows > 0:
+            if epoch.has_effect:
                 _check_revertible(books, table, epoch)
     return table, sorted(epochs, key=lambda epoch: epoch.id, reverse=True)
 
 
 def _check_revertible(books: Books, table: TableInfo, epoch: Epoch) -> None:
     name, to = books.target, books.to
-    if epoch.mode == "upsert" and not epoch.has_undo:
+    if epoch.mode in {"upsert", "slice"} and not epoch.has_undo:
         raise RevertError(
             f"{name}: what epoch id {epoch.id} replaced is no longer known, it is kept for "
             f"undo_epochs={to.undo_epochs} epochs; restore the table from a backup"
         )
-    if epoch.mode == "append" and not (epoch.has_ids and to.has_ids(table)):
+    if epoch.mode in {"append", "slice"} and not (epoch.has_ids and to.has_ids(table)):
         raise RevertError(
             f"{name}: the rows of epoch id {epoch.id} do not say that they are its, because the "
             f"table has or had no column for it; ALTER TABLE {name} ADD COLUMN "
             f"{to.epoch_column or 'spark_epoch'} bigint makes it possible for later epochs"
         )
+    if epoch.mode == "slice":
+        slices.check_whole(books, epoch)
 
 
-def revert(books: Books, committables: Sequence[Committable], fence: Fence) -> None:
+def revert(
+    books: Books, committables: Sequence[Committable], fence: Fence, *, removes: bool = True
+) -> None:
     """Remove what *committables* have published, and make sure that they never publish again.
+
+    Without *removes* their rows stay, because a commit is about to replace them.
 
     Crash safety: all in one transaction, or nothing.
     Idempotent: by query id, table and epoch.
     """
     with books.connection.transaction():
         books.raise_fence(committables[0].epoch.query_id, fence.token)
-        table, epochs = plan_revert(books, committables)
-        if table is not None and epochs:
+        table, epochs = plan_revert(books, committables, removes=removes)
+        if removes and table is not None and epochs:
             books.to.table.lock_against_writers(books.connection)
-            _remove(books, table, [epoch for epoch in epochs if epoch.rows > 0])
+            _remove(books, table, [epoch for epoch in epochs if epoch.has_effect])
         books.mark_reverted([epoch.id for epoch in epochs])
         for committable in committables:
             if books.epoch_of(committable.epoch) is None:
@@ -181,3 +191,5 @@ def _remove(books: Books, table: TableInfo, epochs: Sequence[Epoch]) -> None:
     for epoch in epochs:
         if epoch.mode == "upsert":
             KeyedRevert(books, table, epoch).restore()
+        elif epoch.mode == "slice":
+            slices.restore_slice(books, table, epoch)

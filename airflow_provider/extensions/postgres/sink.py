@@ -6,7 +6,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider.extensions.postgres import publish
+from airflow_provider.extensions.postgres import publish, slices
 from airflow_provider.extensions.postgres.bookkeeping import Books, staged_name
 from airflow_provider.extensions.postgres.connection import (
     end_older_sessions,
@@ -68,6 +68,7 @@ def postgres(
     keys: Sequence[str] | str = (),
     sequence_by: Sequence[str] | str = (),
     delete_when: str | None = None,
+    replace: str | None = None,
     epoch_column: str | None = "spark_epoch",
     bookkeeping_schema: str = "spark_stream",
     undo_epochs: int = 1000,
@@ -87,18 +88,21 @@ def postgres(
             counts.
         delete_when: a condition in Spark's SQL, such as ``op = 'd'``; a row for which it is true
             deletes its key.
+        replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
+            the run's transaction removes the rows in it, and adds the new ones. It has comparisons
+            of columns with literals, joined by AND. The run is then one in BATCH.
         epoch_column: the ``bigint`` column of the table that says which epoch wrote a row, so that
             appended rows can be reverted; None for none. Your own table may omit it.
         bookkeeping_schema: the schema of the sink's own tables and of staged rows.
-        undo_epochs: the number of the table's last epochs for which the sink keeps what rows by key
-            replaced, for a revert; 0 for none, which is faster.
+        undo_epochs: the number of the table's last epochs for which the sink keeps the rows that
+            they replaced, for a revert; 0 for none, which is faster.
         idle_timeout_s: the server ends a transaction of a driver that has been silent for so long.
 
     Raises:
         ConfigError: the address or the table's name cannot be read, or the extra is missing.
     """
     keyed = KeyedRows.of(keys, sequence_by, delete_when)
-    to = Destination(TableName(table), keyed, epoch_column, undo_epochs)
+    to = Destination(TableName(table), keyed, epoch_column, undo_epochs, replace)
     return PostgresSink(
         url, to, bookkeeping_schema=bookkeeping_schema, idle_timeout_s=idle_timeout_s
     )
@@ -150,6 +154,10 @@ class PostgresSink:
     def delete_when(self) -> str | None:
         return self._to.keyed.delete_when
 
+    @property
+    def replaces(self) -> str | None:
+        return self._to.replace
+
     # --- before anything is written -------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -173,6 +181,8 @@ class PostgresSink:
             columns_for(df.schema)
         if self._to.keys:
             self._to.keyed.check(self.name, df, output_mode)
+        if self._to.replace is not None:
+            slices.slice_of(self._to.replace, df.schema, self.name)
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
@@ -244,6 +254,9 @@ class PostgresSink:
                     columns=commas(map(definition, [*columns, *own])),
                 )
             data = {"staged_id": staged_id, "columns": [[c.name, c.type] for c in columns]}
+            if self._to.replace is not None:
+                part = slices.slice_of(self._to.replace, schema, self.name)
+                data |= slices.staged_slice(part, schema)
             copied = [column.name for column in [*columns, *own]]
             return self._copy_task(books, staged_id, copied, epoch), data
 
@@ -273,13 +286,17 @@ class PostgresSink:
         """Count the rows that all tasks have staged; by key, leave one change of each.
 
         Raises:
-            RefusedRowsError: two changes of a key of which neither is newer.
+            RefusedRowsError: two changes of a key of which neither is newer, or a row outside of
+                the slice.
         """
         staged_id = int(data["staged_id"])
+        part = slices.slice_in(Committable(epoch, data), self.name)
 
         def work(books: Books) -> int:
             if self._to.keys:
                 return reduce_staged(books, staged_id, self.name)
+            if part is not None:
+                slices.check_rows_inside(books, staged_id, part)
             return books.staged_rows(staged_id)
 
         rows = self._run(work, epoch.query_id, epoch.token)
@@ -359,6 +376,19 @@ class PostgresSink:
         if committables:
             self._run(work, committables[0].epoch.query_id, fence.token, fence)
 
+    def will_replace(self, committables: Sequence[Committable]) -> bool:
+        return self._to.replace is not None and all(
+            committable.data.get("slice") == self._to.replace for committable in committables
+        )
+
+    def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
+        def work(books: Books) -> None:
+            books.make()
+            publish.revert(books, committables, fence, removes=False)
+
+        if committables:
+            self._run(work, committables[0].epoch.query_id, fence.token, fence)
+
     # --- sessions -------------------------------------------------------------------------------
 
     def books_in(self, connection: Connection[Any]) -> Books:
@@ -410,7 +440,7 @@ class PostgresSink:
 
 
 def _check_words(destination: Destination, output_mode: str) -> None:
-    destination.keyed.check_unused("postgres")
+    destination.keyed.check_unused("postgres", destination.replace)
     if destination.undo_epochs < 0:
         msg = f"undo_epochs={destination.undo_epochs} must be 0 or more"
     elif output_mode == "complete":

@@ -24,6 +24,7 @@ _OLDEST: Final = 120000  # generated columns, and floating point that can be rea
 _NEEDED: Final = {
     "append": ("INSERT", "SELECT"),
     "upsert": ("INSERT", "SELECT", "UPDATE", "DELETE"),
+    "slice": ("INSERT", "SELECT", "DELETE"),
 }
 
 
@@ -121,12 +122,13 @@ class TableName:
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """Where rows go, and how: appended, or by key with an undo log."""
+    """Where rows go, and how: appended, by key, or in the place of a slice."""
 
     table: TableName
     keyed: KeyedRows
     epoch_column: str | None
     undo_epochs: int
+    replace: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -135,11 +137,13 @@ class Destination:
     @property
     def mode(self) -> str:
         """The kind of an epoch in the sink's own tables."""
+        if self.replace is not None:
+            return "slice"
         return "upsert" if self.keys else "append"
 
     @property
     def keeps_undo(self) -> bool:
-        return bool(self.keys) and self.undo_epochs > 0
+        return self.mode != "append" and self.undo_epochs > 0
 
     def has_ids(self, table: TableInfo) -> bool:
         return self.epoch_column is not None and table.column(self.epoch_column) is not None
