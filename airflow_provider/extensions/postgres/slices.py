@@ -117,11 +117,11 @@ def restore_slice(books: Books, table: TableInfo, epoch: Epoch) -> None:
         id=epoch.id,
     )
     books.run(
-        "INSERT INTO {target} ({names}) SELECT {values} FROM {schema}.undo AS u,"
+        "INSERT INTO {target} ({names}) SELECT {olds} FROM {schema}.undo AS u,"
         " jsonb_populate_record(NULL::{target}, u.before) AS old WHERE u.epoch_id = {id}",
         target=target,
         names=commas(names),
-        values=commas(sql.SQL("old.{}").format(name) for name in names),
+        olds=commas(sql.SQL("old.{}").format(name) for name in names),
         id=epoch.id,
     )
 
