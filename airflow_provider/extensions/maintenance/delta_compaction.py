@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from airflow_provider.extensions.maintenance.decision import Compaction, DataFile
-    from airflow_provider.extensions.maintenance.delta_files import DeltaFiles
+    from airflow_provider.extensions.maintenance.delta_files import ActiveFiles, DeltaFiles
     from airflow_provider.runtime.api.kit.clock import Clock
 
 HOME: Final = "spark-stream-maintenance"
@@ -92,25 +92,27 @@ class Compactor:
         self._collect_leftovers()
         while True:
             table = self._files.load()
-            bins = self._bins(table)
+            found = active_files(table)
+            bins = self._bins(found)
             if not bins:
                 return
             folder = _Folder(self._files, uuid.uuid4().hex)
             folder.mark(table.version())
             try:
-                done = [each for each in (self._rewrite(table, b, folder) for b in bins) if each]
+                done = [
+                    each for each in (self._rewrite(table, found, b, folder) for b in bins) if each
+                ]
                 failpoints.hit("maintenance.written")
                 self._commit(str(table.metadata().id), folder, done)
             finally:
                 folder.leave(self._files.load().version())
 
-    def _bins(self, table: DeltaTable) -> list[tuple[DataFile, ...]]:
-        found = active_files(table).files
-        left = [file for file in found if file.path not in self._skipped]
+    def _bins(self, found: ActiveFiles) -> list[tuple[DataFile, ...]]:
+        left = [file for file in found.files if file.path not in self._skipped]
         return [*self._plan(left).bins][:_BINS_AT_ONCE]
 
     def _rewrite(
-        self, table: DeltaTable, inputs: tuple[DataFile, ...], folder: _Folder
+        self, table: DeltaTable, found: ActiveFiles, inputs: tuple[DataFile, ...], folder: _Folder
     ) -> Rewritten | None:
         """Write the rows of a bin to one file; files of another schema than its first are left."""
         path = f"{folder.path}/part-{uuid.uuid4().hex[:12]}.parquet"
@@ -120,8 +122,7 @@ class Compactor:
             self._skipped.update(file.path for file in inputs)
             return None
         self._skipped.update(file.path for file in inputs if file not in same)
-        facts = active_files(table).facts
-        of_inputs = [facts[file.path] for file in same]
+        of_inputs = [found.facts[file.path] for file in same]
         if len(same) == 1:
             self._skipped.add(same[0].path)
             self._files.filesystem.delete_file(path)

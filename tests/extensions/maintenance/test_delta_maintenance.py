@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 import signal
@@ -173,7 +174,7 @@ def test_a_writer_wins_a_race(job, table, monkeypatch):
     """Its version is read again, and the compaction follows it."""
     without_first_run(job)
     job.keep("r2", 1)
-    put, raced = delta_compaction._put_version, []
+    put, raced = delta_compaction._put_version, list[object]()
 
     def put_late(files, loaded, work):
         if not raced:
@@ -195,7 +196,7 @@ def test_a_replaced_input_is_given_up(table, monkeypatch):
     """A row that another program has deleted meanwhile does not come back."""
     for number in range(4):
         write_deltalake(str(table), pa.table({"id": [number], "name": ["x"]}), mode="append")
-    put, raced = delta_compaction._put_version, []
+    put, raced = delta_compaction._put_version, list[object]()
 
     def put_late(files, loaded, work):
         if not raced:
@@ -271,7 +272,7 @@ def test_killed_at_a_step(job, table, step, monkeypatch):
 
     assert 128 + signal.SIGKILL == died.returncode, died.stderr.decode()
     assert before == rows_of(table)
-    monkeypatch.setattr(delta_compaction, "_LEFT", delta_compaction.dt.timedelta(hours=-1))
+    monkeypatch.setattr(delta_compaction, "_LEFT", dt.timedelta(hours=-1))
     maintain(table, job.root)
     maintain(table, job.root)
     assert before == rows_of(table)
@@ -310,8 +311,7 @@ def test_a_process_that_stood_still_names_no_removed_file(table):
 def test_a_reader_keeps_the_versions_after_its_position(table, tmp_path):
     """Older ones go; those that it reads can be read."""
     for number in range(6):
-        mode = "overwrite" if number else "append"
-        write_deltalake(str(table), pa.table({"id": [number], "name": ["x"]}), mode=mode)
+        write_deltalake(str(table), pa.table({"id": [number], "name": ["x"]}), mode="overwrite")
     reader = reader_at(tmp_path / "reader", table, 3)
 
     report = maintain(table, readers=(reader,))
@@ -379,7 +379,7 @@ def test_any_history(tmp_path, seed):
     low, high = {None: (0, 9), "id >= 0": (0, 9), "id >= 2 AND id < 5": (2, 4)}[replace]
     write_deltalake(str(table), pa.table({"id": [1, 3, 7], "name": ["z", "z", "z"]}))
     job = WritingJob(tmp_path / "job", table, replace)
-    states, replayable, keep = {}, [], dice.randint(1, 3)
+    states, replayable, keep = {}, list[str](), dice.randint(1, 3)
     readers = []
     for number in range(dice.randint(2, 5)):
         run_id = f"r{number}"
