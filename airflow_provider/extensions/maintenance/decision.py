@@ -167,13 +167,14 @@ class Snapshot(NamedTuple):
 
     Attributes:
         number: its sequence number; it grows with each commit.
-        replaces: the staging whose commit has replaced a slice, or removed files; None for others.
+        published: the staging that it has published; None for others. A revert may need to know
+            which files it has replaced.
     """
 
     id: int
     number: int
     made_ms: int
-    replaces: Published | None = None
+    published: Published | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,8 +209,8 @@ def plan_snapshots(
             continue
         holders = [*named.get(snapshot.id, ())]
         holders += [each.holder for each in since if snapshot.number >= each.version]
-        if snapshot.replaces is not None:
-            holders += needed(snapshot.replaces)
+        if snapshot.published is not None:
+            holders += needed(snapshot.published)
         for holder in dict.fromkeys(holders):
             held[holder] = held.get(holder, 0) + 1
         if not holders:

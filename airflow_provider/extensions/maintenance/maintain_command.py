@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from airflow_provider.extensions.maintenance.facts import Facts
     from airflow_provider.extensions.maintenance.report import Report
 
 api_version: Final = 1
@@ -23,13 +24,14 @@ TARGET: Final = "128MB"
 _SIZE: Final = re.compile(r"(?P<number>\d+(\.\d+)?) *(?P<unit>[kmgt]?)(i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _LEAST_BYTES: Final = 1024
+_KEEP_S: Final = 7.0 * 24 * 3600
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``maintain``; see :class:`.api.commands.CommandModule`."""
     text = "compact a table, and expire what no job and no reader needs"
     maintain = add(commands, "maintain", _maintain, text)
-    text = "a Delta table's folder (a path or an address)"
+    text = "a Delta table's folder, or namespace.table of an Iceberg catalog"
     maintain.add_argument("table", metavar="TABLE", help=text)
 
     def add_repeated(flag: str, metavar: str, text: str) -> None:
@@ -49,6 +51,12 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     maintain.add_argument("--target-size", default=TARGET, metavar="SIZE", help=text)
     text = "what delta-rs needs to reach the table beyond the environment; may be repeated"
     add_repeated("--storage-option", "K=V", text)
+    text = "an Iceberg catalog, by its name in pyiceberg's configuration"
+    maintain.add_argument("--catalog", metavar="NAME", help=text)
+    text = (
+        "a property of an Iceberg catalog; may be repeated. Secrets belong into the configuration"
+    )
+    add_repeated("--catalog-property", "K=V", text)
     maintain.add_argument("--dry-run", action="store_true", help="change nothing, only report")
     add_json(maintain)
 
@@ -64,30 +72,60 @@ def _maintain(arguments: argparse.Namespace) -> int:
 
 
 def _report_of(arguments: argparse.Namespace) -> Report:
+    keep = arguments.keep
+    keep_s = parse_duration(keep, name="--keep") if keep is not None else None
+    is_iceberg = arguments.catalog or arguments.catalog_property or "/" not in arguments.table
+    return (_of_iceberg if is_iceberg else _of_delta)(arguments, keep_s)
+
+
+def _of_delta(arguments: argparse.Namespace, keep_s: float | None) -> Report:
     from airflow_provider.extensions.maintenance.delta_files import DeltaFiles
     from airflow_provider.extensions.maintenance.delta_maintenance import (
         Wishes,
         least_keep_s,
         maintain_delta,
     )
-    from airflow_provider.extensions.maintenance.facts import collect
 
     target = parse_size(arguments.target_size, "--target-size")
-    keep = arguments.keep
-    keep_s = parse_duration(keep, name="--keep") if keep is not None else None
     options = parse_pairs(arguments.storage_option, "--storage-option")
     files = DeltaFiles(arguments.table, options)
-    least_s = least_keep_s(files.load())
-    if keep_s is not None and keep_s < least_s and not arguments.accept_short_keep:
-        raise _too_short(keep, least_s)
-    facts = collect(arguments.job_dir, arguments.reader, arguments.savepoints)
-    wishes = Wishes(keep_s if keep_s is not None else least_s, target, arguments.dry_run)
-    return maintain_delta(files, facts, wishes)
+    keep_s = _kept_s(arguments, keep_s, least_keep_s(files.load()))
+    return maintain_delta(files, _facts(arguments), Wishes(keep_s, target, arguments.dry_run))
+
+
+def _of_iceberg(arguments: argparse.Namespace, keep_s: float | None) -> Report:
+    from airflow_provider.extensions.maintenance.iceberg_maintenance import (
+        IcebergTable,
+        least_keep_s,
+        maintain_iceberg,
+    )
+
+    named: dict[str, str] = parse_pairs(arguments.catalog_property, "--catalog-property")
+    if arguments.catalog is not None:
+        named = {"name": arguments.catalog, **named}
+    table = IcebergTable(arguments.table, named or "default")
+    keep_s = _kept_s(arguments, keep_s, least_keep_s(table.load()))
+    return maintain_iceberg(table, _facts(arguments), keep_s, dry_run=arguments.dry_run)
+
+
+def _facts(arguments: argparse.Namespace) -> Facts:
+    from airflow_provider.extensions.maintenance.facts import collect
+
+    return collect(arguments.job_dir, arguments.reader, arguments.savepoints)
+
+
+def _kept_s(arguments: argparse.Namespace, keep_s: float | None, least_s: float) -> float:
+    """Return how long old versions are kept; refuse less than the table says."""
+    if keep_s is None:
+        return max(least_s, _KEEP_S)
+    if keep_s < least_s and not arguments.accept_short_keep:
+        raise _too_short(arguments.keep, least_s)
+    return keep_s
 
 
 def _too_short(keep: str, least_s: float) -> ConfigError:
     return ConfigError(
-        f"--keep {keep}: the table keeps files that left it for {least_s / 86400:g} days; readers "
+        f"--keep {keep}: the table keeps old versions for {least_s / 86400:g} days; readers "
         "and writers that began earlier would lose theirs. Keep them longer, or add "
         "--accept-short-keep if nothing reads an older version"
     )

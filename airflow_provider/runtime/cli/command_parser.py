@@ -308,6 +308,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "maintain": (
         f"/data/tables/daily --job-dir {_JOB} --dry-run",
         f"/data/tables/daily --job-dir {_JOB} --reader /data/jobs/weekly --keep '30 days'",
+        f"flights.daily --catalog prod --job-dir {_JOB}",
     ),
     "verify": (_JOB, f"{_JOB} manual-20261123T010005-1a2b3c --mode streaming"),
     "compare": (
