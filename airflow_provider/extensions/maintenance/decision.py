@@ -1,4 +1,4 @@
-"""What may be compacted and what may be deleted, and the things that hold back the rest. Pure."""
+"""Decisions of a maintenance: what is rewritten and deleted, and what holds the rest. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What job directories say of a table: which epochs can be reverted, and what readers need.
+"""Needs of a table's jobs: the epochs that can be reverted, and the positions of readers.
 
 Only reads. A fact that changes meanwhile changes in the safe direction: an epoch that is published
 later is newer than all that was found, and a savepoint that is taken later is of the newest batch.
@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
-from airflow_provider.runtime.jobdir.upgrade_record import upgrade_over
+from airflow_provider.runtime.jobdir.upgrade_record import active_upgrade, upgrade_over
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.record import REWIND
 from airflow_provider.runtime.savepoints.restores import Restores
@@ -98,7 +98,7 @@ def collect(
     Raises:
         UnknownJobError: there is no job in one of them.
     """
-    jobs = [known_job(each) for each in job_dirs]
+    jobs = [version for each in job_dirs for version in _with_successors(each)]
     further = [s for folder in savepoints for s in find_savepoints(open_storage(folder))[0]]
     found = Facts()
     for job in jobs:
@@ -109,11 +109,24 @@ def collect(
             queries=(*found.queries, *_queries(job, own)),
             versions=(*found.versions, *_versions(job, own)),
         )
-    for reader in [*jobs, *(known_job(each) for each in readers)]:
+    for reader in [*jobs, *(version for each in readers for version in _with_successors(each))]:
         own = [*find_savepoints(reader.storage.at("savepoints"))[0], *further]
         positions = (*found.positions, *_positions(reader, own))
         found = dataclasses.replace(found, positions=positions)
     return found
+
+
+def _with_successors(job_dir: str) -> list[JobDirectory]:
+    """Return the directory of a version, and of those that have taken over from it."""
+    found = [known_job(job_dir)]
+    while True:
+        upgrade = active_upgrade(found[-1])
+        if upgrade is None or not upgrade.is_accepted:
+            return found
+        successor = known_job(upgrade.to)
+        if successor.url in {each.url for each in found}:
+            return found
+        found.append(successor)
 
 
 def _named_savepoints(job: JobDirectory, known: Iterable[str]) -> Iterator[Savepoint]:
@@ -137,6 +150,8 @@ def _named_savepoints(job: JobDirectory, known: Iterable[str]) -> Iterator[Savep
 def _queries(job: JobDirectory, savepoints: Sequence[Savepoint]) -> Iterator[QueryEpochs]:
     runs = [r for r in runs_newest_first(job) if job.run(r.run_id).rewound() is None]
     everything = [*_open_operations(job)]
+    upgrade = active_upgrade(job)
+    is_replaced = upgrade is not None and upgrade.is_accepted  # it is never set back
     for name in job.query_names():
         storage = job.committables(name)
         read = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
@@ -144,6 +159,7 @@ def _queries(job: JobDirectory, savepoints: Sequence[Savepoint]) -> Iterator[Que
         folded = max((_last_folded(r, found) for r, found in listed), default=-1)
         points = [*everything, *_run_points(job, runs), *_saved_points(job, savepoints, name)]
         allowed = tuple(p for p in points if p.is_certain or p.batch >= folded)
+        allowed = () if is_replaced else allowed
         for records, found in listed:
             if found.is_abandoned:  # the query was reset, and its output stays
                 yield QueryEpochs(records.query_id, _LAST)

@@ -1,4 +1,4 @@
-"""What a maintenance did, and what held it back."""
+"""Report of a maintenance: its effects, and the things that held it back."""
 
 from __future__ import annotations
 
