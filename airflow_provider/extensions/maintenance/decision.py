@@ -50,12 +50,12 @@ class Expired(NamedTuple):
     """A file that left the table.
 
     Attributes:
-        removed_in: the version that removed it; None if the log no longer tells.
+        removed_in: the version that removed it, or a later one if the log no longer tells.
     """
 
     path: str
     size: int
-    removed_in: int | None
+    removed_in: int
 
 
 @dataclasses.dataclass
@@ -152,9 +152,7 @@ def plan_expiry(files: Iterable[Expired], since: Sequence[Since]) -> Expiry:
 
 
 def _needed_by(file: Expired, since: Sequence[Since]) -> list[str]:
-    return [
-        each.holder for each in since if file.removed_in is None or file.removed_in > each.version
-    ]
+    return [each.holder for each in since if file.removed_in > each.version]
 
 
 def _hold(held: Holds, holders: Iterable[str], size: int) -> None:

@@ -34,6 +34,13 @@ _OBSTACLES: Final = (
 _OFF: Final = frozenset({"", "none", "false"})
 
 
+class Removed(NamedTuple):
+    """A file that an entry removes: its bytes, and when, in milliseconds since 1970."""
+
+    size: int
+    when_ms: int
+
+
 class Entry(NamedTuple):
     """An entry of the log.
 
@@ -41,14 +48,14 @@ class Entry(NamedTuple):
         published: the epoch that it publishes; None if another program has written it.
         job_dir: of that epoch, as far as the entry says it.
         added: the paths that it adds.
-        removed: the paths that it removes, with their bytes.
+        removed: the files that it removes, by path.
     """
 
     version: int
     published: Published | None
     job_dir: str
     added: frozenset[str]
-    removed: Mapping[str, int]
+    removed: Mapping[str, Removed]
 
 
 class DeltaFiles:
@@ -125,13 +132,15 @@ class DeltaFiles:
 
 def _entry_of(version: int, actions: list[Any]) -> Entry:
     added: set[str] = set()
-    removed: dict[str, int] = {}
+    removed: dict[str, Removed] = {}
     published, job_dir = None, ""
     for action in actions:
         if "add" in action:
             added.add(unquote(action["add"]["path"]))
         elif "remove" in action:
-            removed[unquote(action["remove"]["path"])] = int(action["remove"].get("size") or 0)
+            gone = action["remove"]
+            when_ms = int(gone.get("deletionTimestamp") or 0)
+            removed[unquote(gone["path"])] = Removed(int(gone.get("size") or 0), when_ms)
         elif "commitInfo" in action:
             facts = action["commitInfo"].get("sparkStream") or {}
             facts = read_json(facts) if isinstance(facts, str) else facts

@@ -1,8 +1,8 @@
 """Maintenance of a Delta table: compaction, then the deletion of files that left it long ago.
 
-Deleted are files which the log says have left the table, and which delta-rs' ``VACUUM`` would
-delete, too; what it finds by listing the table's folder is left alone, so no staged file is
-deleted. Each file is deleted by itself: a death in between leaves the others to the next call.
+Deleted are files which the log says have left the table. A file that the log does not name is left
+alone, so no staged file is deleted. Each file is deleted by itself: a death in between leaves the
+others to the next call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airflow_provider.runtime.api.kit.failpoints import failpoints
 from airflow_provider.runtime.base.clock import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from deltalake import DeltaTable
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         DataFile,
         Expiry,
     )
-    from airflow_provider.extensions.maintenance.delta_files import Entry
+    from airflow_provider.extensions.maintenance.delta_files import Entry, Removed
     from airflow_provider.extensions.maintenance.facts import Facts, QueryEpochs
     from airflow_provider.runtime.api.kit.clock import Clock
 
@@ -75,6 +75,7 @@ def maintain_delta(
 
     Crash safety: nothing that is committed is lost, and calling it again completes it.
     """
+    clock = clock or SystemClock()
     queries = {each.query_id: each for each in facts.queries}
     report = Report(files.name, wishes.dry_run, before=_size_of(files))
 
@@ -87,12 +88,12 @@ def maintain_delta(
         report.compacted = sum(map(len, planned.bins))
         report.written = len(planned.bins)
     else:
-        compactor = Compactor(files, plan, clock or SystemClock())
+        compactor = Compactor(files, plan, clock)
         try:
             compactor.run()
         finally:
             report.compacted, report.written = compactor.compacted, compactor.written
-    expiry = _plan_expiry(files, facts, queries, wishes)
+    expiry = _plan_expiry(files, facts, queries, wishes.keep_s, clock)
     report.held["expiry"] = expiry.held
     report.deleted, report.deleted_bytes = len(expiry.files), sum(f.size for f in expiry.files)
     if not wishes.dry_run:
@@ -113,29 +114,37 @@ def _size_of(files: DeltaFiles) -> TableSize:
 
 
 def _plan_expiry(
-    files: DeltaFiles, facts: Facts, queries: Mapping[str, QueryEpochs], wishes: Wishes
+    files: DeltaFiles,
+    facts: Facts,
+    queries: Mapping[str, QueryEpochs],
+    keep_s: float,
+    clock: Clock,
 ) -> Expiry:
-    table = files.load()
-    hours = math.ceil(wishes.keep_s / _HOUR_S)
-    quoted = table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False)
-    candidates = {unquote(path) for path in quoted}
-    removed: dict[str, tuple[int, int]] = {}
-    since = [*_of_consumers(files, str(table.metadata().id), facts)]
+    before_ms = int((clock.now().timestamp() - keep_s) * 1000)
+    since: list[Since] = []
+    removed: dict[str, tuple[int, Removed]] = {}
     for entry in files.entries():
         since += _of_replacement(entry, queries)
-        for path, size in entry.removed.items():
-            if path in candidates:
-                removed[path] = (entry.version, size)
-    found = []
-    for path in sorted(candidates):
-        version, size = removed.get(path, (None, 0))
-        found.append(Expired(path, size, version))
-    # Without its entry a file left the table before the oldest one that the log has.
+        removed.update({path: (entry.version, gone) for path, gone in entry.removed.items()})
+    old = {path for path, (_, gone) in removed.items() if gone.when_ms <= before_ms}
+    table = files.load()
+    since += _of_consumers(files, str(table.metadata().id), facts)
+    # Checkpoints forget files that left the table, and the log forgets its entries.
+    candidates = (old | _forgotten(table, keep_s, removed)) - set(active_files(table).facts)
+    there = {info.path: info.size for info in files.names("", recursive=True)} if candidates else {}
     oldest = min(files.versions(), default=0)
-    known = [
-        file._replace(removed_in=oldest) if file.removed_in is None else file for file in found
+    found = [
+        Expired(path, there[path], removed[path][0] if path in removed else oldest)
+        for path in sorted(candidates & there.keys())
     ]
-    return plan_expiry(known, since)
+    return plan_expiry(found, since)
+
+
+def _forgotten(table: DeltaTable, keep_s: float, known: Collection[str]) -> set[str]:
+    """Return files that left the table in versions whose entries the log no longer has."""
+    hours = math.ceil(keep_s / _HOUR_S)
+    quoted = table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False)
+    return {unquote(path) for path in quoted} - set(known)
 
 
 def _of_consumers(files: DeltaFiles, table_id: str, facts: Facts) -> Iterator[Since]:
