@@ -28,9 +28,10 @@ from airflow_provider.extensions.maintenance.delta_files import (
     published_in,
 )
 from airflow_provider.extensions.maintenance.report import Report, TableSize
-from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.api.kit.clock import SystemClock
 from airflow_provider.runtime.api.kit.failpoints import failpoints
+from airflow_provider.runtime.api.kit.messages import first_line
 from airflow_provider.runtime.base.clock import parse_duration
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def maintain_delta(
             compactor.run()
         finally:
             report.compacted, report.written = compactor.compacted, compactor.written
+        if report.compacted:
+            _checkpoint(files, report)
     expiry = _plan_expiry(files, facts, queries, wishes.keep_s, clock)
     report.held["expiry"] = expiry.held
     report.deleted, report.deleted_bytes = len(expiry.files), sum(f.size for f in expiry.files)
@@ -103,6 +106,16 @@ def maintain_delta(
         gone = report.compacted - report.written
         report.after = dataclasses.replace(report.after, files=report.after.files - gone)
     return report
+
+
+def _checkpoint(files: DeltaFiles, report: Report) -> None:
+    """Spare readers the entries that name the small files; the entries stay for streams."""
+    try:
+        files.load().create_checkpoint()
+    except SparkStreamError:
+        raise
+    except Exception as error:  # noqa: BLE001 - delta-rs cannot write one for each table
+        report.notes.append(f"no checkpoint of the log was written: {first_line(str(error))}")
 
 
 def _size_of(files: DeltaFiles) -> TableSize:
