@@ -56,6 +56,8 @@ ALLOWED: Final = {
     "version of the code",
     "extensions/maintenance/delta_compaction.py:changed_since": "politeness: marks decide, and never "
     "the age, whether a folder may go",
+    "extensions/maintenance/delta_maintenance.py:_plan_expiry": "keep is an age for people, which "
+    "they ask for; versions decide what is needed",
     "extensions/delta/table_planner.py:_checked_moment": "a start in the future is a slip of the pen",
     "plugins/job_summaries.py:_times": "how long a run took",
     "plugins/job_summaries.py:_batches": "the last commit that a page shows",
