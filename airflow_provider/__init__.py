@@ -90,6 +90,7 @@ def get_provider_info() -> dict[str, Any]:
             "spark_streaming",
         )
         + _modules("extensions.comparisons", "operator")
+        + _modules("extensions.maintenance", "operator")
         + _modules("extensions.upgrades", "operator"),
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),

@@ -54,6 +54,10 @@ ALLOWED: Final = {
     "runtime/spark/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",
     "extensions/warm_drivers/matching.py:_fingerprint": "times of installed files, compared with themselves: another "
     "version of the code",
+    "extensions/maintenance/delta_compaction.py:changed_since": "politeness: marks decide, and never "
+    "the age, whether a folder may go",
+    "extensions/maintenance/delta_maintenance.py:_plan_expiry": "keep is an age for people, which "
+    "they ask for; versions decide what is needed",
     "extensions/delta/table_planner.py:_checked_moment": "a start in the future is a slip of the pen",
     "plugins/job_summaries.py:_times": "how long a run took",
     "plugins/job_summaries.py:_batches": "the last commit that a page shows",

@@ -36,6 +36,8 @@ ONLY_IN_A_SHELL = [
     "extensions/comparisons/operator.py",
     "extensions/comparisons/scratch.py",
     "extensions/comparisons/scratch_job.py",
+    "extensions/maintenance/decision.py",
+    "extensions/maintenance/operator.py",
     "extensions/warm_drivers/static_fields.py",
     "runtime/base/runtime_zip.py",
     "runtime/control/launcher.py",

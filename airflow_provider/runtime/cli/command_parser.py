@@ -305,6 +305,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "upgrade": (
         f"{_JOB} --entry flights_2.py:daily_delays --to {_JOB}_2 --trial-period '10 minutes'",
     ),
+    "maintain": (
+        f"/data/tables/daily --job-dir {_JOB} --dry-run",
+        f"/data/tables/daily --job-dir {_JOB} --reader /data/jobs/weekly --keep '30 days'",
+        f"flights.daily --catalog prod --job-dir {_JOB}",
+    ),
     "verify": (_JOB, f"{_JOB} manual-20261123T010005-1a2b3c --mode streaming"),
     "compare": (
         f"{_JOB} flights_2.py:daily_delays",

@@ -1,0 +1,1 @@
+"""Maintenance of tables beside their jobs: compaction and expiry of what nothing needs."""

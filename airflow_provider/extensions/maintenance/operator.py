@@ -1,0 +1,152 @@
+"""``SparkMaintainOperator``: a task that keeps a table small beside the jobs that write to it."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider.airflow_versions import AirflowException, AirflowFailException
+from airflow_provider.runtime.base.host import module_command
+from airflow_provider.runtime.base.typed_json import read_json
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+_CLI: Final = "airflow_provider.runtime.cli"
+
+
+class SparkMaintainOperator(BaseOperator):
+    """Compact a table, and expire what no replay, savepoint, reader or tag needs.
+
+    The command ``spark-stream maintain`` runs on the worker, without Spark. XCom: the report, with
+    the numbers of files before and after, and in ``held`` what held back what.
+
+    Args:
+        table: a Delta table's folder, or ``namespace.table`` of an Iceberg catalog; templated.
+        job_dirs: the jobs that write to the table; templated.
+        readers: the jobs that read the table as a stream; templated.
+        savepoints: folders with further savepoints of these jobs; templated.
+        keep: how long old versions stay; None for seven days, or longer if the table says so.
+            Templated.
+        accept_short_keep: allow a shorter *keep* than the table's: readers and writers that began
+            earlier lose their files.
+        target_size: the size of compacted files, such as ``256MB``; None for 128 MB.
+        catalog: an Iceberg catalog, by its name in pyiceberg's configuration on the worker;
+            templated.
+        dry_run: change nothing, only report.
+        kwargs: Airflow's own.
+
+    Raises:
+        ConfigError: an argument is invalid; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = (
+        "table",
+        "job_dirs",
+        "readers",
+        "savepoints",
+        "keep",
+        "catalog",
+    )
+    ui_color: str = "#e7f0f7"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        job_dirs: Sequence[str] = (),
+        readers: Sequence[str] = (),
+        savepoints: Sequence[str] = (),
+        keep: str | None = None,
+        accept_short_keep: bool = False,
+        target_size: str | None = None,
+        catalog: str | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.job_dirs = _listed("job_dirs", job_dirs)
+        self.readers = _listed("readers", readers)
+        self.savepoints = _listed("savepoints", savepoints)
+        self.keep = keep
+        self.accept_short_keep = accept_short_keep
+        self.target_size = target_size
+        self.catalog = catalog
+        self.changes_nothing = dry_run  # Airflow's operators have a method of that name
+        self._process: subprocess.Popen[str] | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the command, and return its report.
+
+        Raises:
+            AirflowFailException: the command has refused an argument, a table or a job directory.
+            AirflowException: it has failed; a retry completes it.
+        """
+        del context
+        code, said, last = self._run(self._arguments())
+        if code == EXIT_USAGE:
+            raise AirflowFailException(last)
+        if code != EXIT_OK:
+            raise AirflowException(f"exit code {code}: {last}")
+        report: dict[str, Any] = read_json(said)
+        for line in report["lines"]:
+            self.log.info("%s", line)
+        return report
+
+    def on_kill(self) -> None:
+        """End the command; the next one completes it."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def _arguments(self) -> list[str]:
+        command = ["maintain", self.table]
+        for flag, values in (
+            ("--job-dir", self.job_dirs),
+            ("--reader", self.readers),
+            ("--savepoints", self.savepoints),
+        ):
+            command += [word for value in values for word in (flag, value)]
+        for flag, value in (
+            ("--keep", self.keep),
+            ("--target-size", self.target_size),
+            ("--catalog", self.catalog),
+        ):
+            command += [flag, value] if value else []
+        command += ["--accept-short-keep"] if self.accept_short_keep else []
+        command += ["--dry-run"] if self.changes_nothing else []
+        return [*command, "--json"]
+
+    def _run(self, arguments: Sequence[str]) -> tuple[int, str, str]:
+        """Return the exit code, what was printed, and the last line of the log."""
+        lines = [""]
+        with subprocess.Popen(
+            [*module_command(_CLI), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            self._process = process
+            log = threading.Thread(target=self._log_lines, args=(process.stderr, lines))
+            log.start()
+            said = process.stdout.read() if process.stdout is not None else ""
+            log.join()
+        return process.returncode, said, lines[-1]
+
+    def _log_lines(self, stream: IO[str], lines: list[str]) -> None:
+        for line in stream:
+            self.log.info("%s", line.rstrip())
+            lines[:] = [line.strip()] if line.strip() else lines
+
+
+def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
+    """Refuse one address alone, which would be read letter by letter."""
+    if isinstance(values, str):
+        raise ConfigError(f"{name}={values!r}: a list of addresses, such as [{values!r}]")
+    return values
