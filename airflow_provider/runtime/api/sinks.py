@@ -230,8 +230,8 @@ class Sink(NamedSink, Protocol):
             LeaseLostError: another driver has taken over.
             SinkError: the staged data is gone, or the location refuses it.
             CheckpointError: the location has later epochs of the query, lacks this one and cannot
-                add it behind them; see :func:`skipped_epoch_error`. A call never returns without
-                its rows.
+                add it behind them; see :func:`~.sink_errors.skipped_epoch_error`. A call
+                never returns without its rows.
         """
 
     def abort(self, committable: Committable) -> None:
