@@ -363,9 +363,13 @@ class Airflow:
             "triggerer": ["--skip-serve-logs"],
             "dag-processor": [],
         }[command]
+        self.run_component(name, [command, *arguments])
+
+    def run_component(self, name: str, command: Sequence[str]) -> None:
+        """Run Airflow with a command, under this name."""
         with (self.home / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(AIRFLOW), command, *arguments],
+                [str(AIRFLOW), *command],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -74,6 +75,20 @@ def debian_packages(names: Path) -> Path:
             _run(what, ["dpkg-deb", "--extract", str(archive), str(folder)], seconds=FETCH_S)
 
     return _made(names, "", fetch)
+
+
+def python_packages(requirements: Path) -> Path:
+    """Return a folder with packages of Python, without what they depend on.
+
+    Without PyPI the test is skipped.
+    """
+
+    def install(folder: Path) -> None:
+        options = ["-q", "--no-deps", "--no-compile", "--target", str(folder)]
+        command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
+        _run(requirements.parent.name, command, seconds=FETCH_S)
+
+    return _made(requirements, "", install)
 
 
 def _made(recipe: Path, more: str, make: Callable[[Path], None]) -> Path:

@@ -1,4 +1,4 @@
-"""A task on YARN: its worker and its triggerer in this process, a job whose last batch has a gate."""
+"""A task on a cluster: worker and triggerer in this process, a job whose last batch has a gate."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Task:
         self.gated = Gated(folder, name)
         self.job_dir = str(self.gated.job)
         self._arguments: dict[str, Any] = {
+            "conn_id": CONNECTION,
             "deploy_mode": mode,
             "poll_interval": 0.3,
             "mode": "streaming",
@@ -56,7 +57,6 @@ class Task:
             task_id="daily",
             job=ENTRY,
             job_dir=self.job_dir,
-            conn_id=CONNECTION,
             params={
                 "input": f"file://{root}/input",  # a path alone is one in HDFS, to Spark
                 **{each: str(root / each) for each in ("output", "gate")},
@@ -90,7 +90,10 @@ class Task:
     def status(self) -> LaunchStatus | None:
         """Return what the cluster says of the driver, to a process that knows its tag alone."""
         hook: DriverHook = SparkStreamingOperator(
-            task_id="other", job=ENTRY, job_dir=self.job_dir, conn_id=CONNECTION
+            task_id="other",
+            job=ENTRY,
+            job_dir=self.job_dir,
+            conn_id=self._arguments["conn_id"],
         )._hook()
         handle = self.handle()
         return None if handle is None else hook.ask(handle)
