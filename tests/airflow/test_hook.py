@@ -503,15 +503,32 @@ def test_a_submission_is_named_where_a_cluster_shows_it(
     assert ["spark.yarn.maxAppAttempts=1"] == [
         conf for conf in options(yarn, "--conf") if "maxAppAttempts" in conf
     ]
-    chosen = token_conf("yarn", TOKEN, {"spark.yarn.maxAppAttempts": "2"})
+    chosen = token_conf("yarn", TOKEN, {"spark.yarn.maxAppAttempts": "2"}, is_cluster=True)
     assert "2" == chosen["spark.yarn.maxAppAttempts"]
     assert {
         f"spark.kubernetes.{p}.label.spark-stream-driver-id" for p in ("driver", "executor")
     } == {
         name
-        for name, value in token_conf("k8s://https://c:443", TOKEN, {}).items()
+        for name, value in token_conf("k8s://https://c:443", TOKEN, {}, is_cluster=True).items()
         if value == TOKEN
     }
+
+
+@pytest.mark.parametrize("is_cluster", [True, False])
+def test_pods_are_named_by_the_submission(*, is_cluster: bool) -> None:
+    """Of a long job directory Spark makes names that no pod may have; names of the user stay."""
+    driver, executors = (
+        "spark.kubernetes.driver.pod.name",
+        "spark.kubernetes.executor.podNamePrefix",
+    )
+    chosen = token_conf("k8s://https://c:443", TOKEN, {}, is_cluster=is_cluster)
+    given = {driver: "ours", executors: "theirs"}
+    kept = token_conf("k8s://https://c:443", TOKEN, given, is_cluster=is_cluster)
+
+    assert f"spark-stream-{TOKEN}" == chosen[executors]
+    assert (f"spark-stream-{TOKEN}-driver" if is_cluster else None) == chosen.get(driver)
+    assert "theirs" == kept[executors]
+    assert "ours" == kept.get(driver, "ours")
 
 
 @pytest.mark.skipif(
