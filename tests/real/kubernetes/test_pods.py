@@ -20,6 +20,7 @@ from tests.real.kubernetes.servers import await_that
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(400)]
 
 MODES = ("client", "cluster")
+LONGEST = 253  # name of a pod
 TOO_MUCH = {"spark.driver.memory": "900g"}
 UNKNOWN_IMAGE = {"spark.kubernetes.driver.container.image": "localhost:1/nothing:1"}
 
@@ -41,6 +42,22 @@ def test_a_run_ends_with_its_final_checkpoint(
         await_that("the pod is over", lambda: connected.driver().status.phase == "Succeeded")
         assert LaunchState.ENDED is _state(job)
         assert job.driver_id() == connected.driver().metadata.labels[LABEL]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pods_of_a_job_with_a_long_directory_have_short_names(
+    connected: Cluster, task: Callable[..., Task], mode: str
+) -> None:
+    """Spark alone makes their names of the application's, which contains the directory."""
+    job = task(mode, name="long" * (LONGEST // 5))
+    assert LONGEST < len(f"spark-stream {job.job_dir} -exec-1")
+    trial = job.begin()
+    job.await_last_batch(trial)
+    (executor,) = connected.running(EXECUTOR)
+    job.gated.open_gate()
+    job.check_exact(trial.result(), attempts=1)
+
+    assert f"spark-stream-{job.driver_id()}-exec-1" == executor.metadata.name
 
 
 # --- what dies, when the executor holds the last batch -------------------------------------------
