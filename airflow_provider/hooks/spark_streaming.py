@@ -24,6 +24,7 @@ from airflow_provider.hooks.masters import handle_on, master_of, open_client
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.hooks.submit_options import (
     SubmitOptions,
+    application_name,
     application_path,
     check_uploads,
     driver_environment,
@@ -215,7 +216,9 @@ class SparkStreamingHook(DriverHook):
         hook = _submit_hook(
             conn_id=self._conn_id,
             **{**self._options.arguments(), "py_files": ",".join(travels)},
-            name=f"spark-stream {spec.job_dir} {run_id} {driver_id}",
+            name=application_name(
+                master_of(self._spark_connection()), spec.job_dir, run_id, driver_id
+            ),
             application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
         master = str(hook._connection["master"])

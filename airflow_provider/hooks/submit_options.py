@@ -198,6 +198,7 @@ def refuse(names: Iterable[str]) -> None:
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _UPLOADS = "spark.kubernetes.file.upload.path"
+_LONGEST_IN_KUBERNETES = 170  # of 253 for a name: Spark, the driver id and two words have the rest
 _DRIVER_NAME = "spark.kubernetes.driver.pod.name"
 _EXECUTOR_NAMES = "spark.kubernetes.executor.podNamePrefix"
 
@@ -206,6 +207,14 @@ def application_path() -> Path:
     """Return the script that ``spark-submit`` runs."""
     root = Path(airflow_provider.__file__).parent
     return root / "runtime" / "cli" / "application" / "spark_stream_driver.py"
+
+
+def application_name(master: str, job_dir: str, run_id: str, token: str) -> str:
+    """Return the application's name, of which Spark makes names of resources in Kubernetes."""
+    named = f"{job_dir} {run_id}"
+    if master.startswith("k8s"):
+        named = named[-_LONGEST_IN_KUBERNETES:]
+    return f"spark-stream {named} {token}"
 
 
 def token_conf(
@@ -234,7 +243,7 @@ def token_conf(
 
 
 def _pod_names(token: str, conf: Mapping[str, str], *, is_cluster: bool) -> dict[str, str]:
-    """Return names for pods; Spark's contain the job directory, and may be too long for a pod.
+    """Return names for pods, so that no submission makes two drivers.
 
     In client mode the driver is not in a pod that Spark has named.
     """

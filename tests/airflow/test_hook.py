@@ -26,6 +26,7 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook, _submit_h
 from airflow_provider.hooks.submit_options import (
     NOT_TAKEN,
     SubmitOptions,
+    application_name,
     application_path,
     token_conf,
 )
@@ -514,9 +515,20 @@ def test_a_submission_is_named_where_a_cluster_shows_it(
     }
 
 
+def test_a_long_job_directory_is_cut_in_a_name_for_kubernetes() -> None:
+    """Spark makes names of resources of it, which have 253 characters at most."""
+    url = f"s3://lake/{'long/' * 60}job"
+    cut = application_name("k8s://https://c:443", url, RUN, TOKEN)
+    whole = application_name("yarn", url, RUN, TOKEN)
+
+    assert 253 - len("-0123456789abcdef-driver") >= len(cut)
+    assert cut.endswith(f"long/job {RUN} {TOKEN}")
+    assert f"spark-stream {url} {RUN} {TOKEN}" == whole
+
+
 @pytest.mark.parametrize("is_cluster", [True, False])
 def test_pods_are_named_by_the_submission(*, is_cluster: bool) -> None:
-    """Of a long job directory Spark makes names that no pod may have; names of the user stay."""
+    """A second one of the same token is refused; names of the user stay."""
     driver, executors = (
         "spark.kubernetes.driver.pod.name",
         "spark.kubernetes.executor.podNamePrefix",

@@ -22,11 +22,16 @@ SUBMITTER, ASKER, NOBODY = "submitter", "asker", "nobody"
 RULES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
     DRIVERS: [(("pods", "services", "configmaps", "persistentvolumeclaims"), ("*",))],
     SUBMITTER: [
-        (("pods", "services", "configmaps"), ("create", "get", "list", "watch", "patch", "delete")),
+        (
+            # Policies for the network since Spark 4.3.
+            ("pods", "services", "configmaps", "networkpolicies"),
+            ("create", "get", "list", "watch", "patch", "delete"),
+        ),
     ],
     ASKER: [(("pods",), ("list", "delete"))],
 }
 RBAC = "rbac.authorization.k8s.io"
+NETWORKS = "networking.k8s.io"
 ROLE, DRIVER, EXECUTOR = "spark-role", "spark-role=driver", "spark-role=executor"
 
 
@@ -74,7 +79,11 @@ class Cluster:
             role: dict[str, Any] = {
                 "metadata": {"name": name},
                 "rules": [
-                    {"apiGroups": [""], "resources": list(resources), "verbs": list(verbs)}
+                    {
+                        "apiGroups": ["", NETWORKS],
+                        "resources": list(resources),
+                        "verbs": list(verbs),
+                    }
                     for resources, verbs in rules
                 ],
             }
