@@ -23,7 +23,7 @@ RULES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
     DRIVERS: [(("pods", "services", "configmaps", "persistentvolumeclaims"), ("*",))],
     SUBMITTER: [
         (
-            # Policies for the network since Spark 4.3.
+            # Spark 4.3 makes policies for the network, too.
             ("pods", "services", "configmaps", "networkpolicies"),
             ("create", "get", "list", "watch", "patch", "delete"),
         ),

@@ -62,9 +62,8 @@ def task(
     del connected
     made: list[Task] = []
 
-    def make(mode: str, *, name: str = request.node.originalname, **arguments: object) -> Task:
-        if mode == "client":
-            arguments.setdefault("conf", {"spark.driver.host": ADDRESS})
+    def make(mode: str, **arguments: object) -> Task:
+        name = request.node.originalname
         made.append(Task(tmp_path, name, mode, **{"conn_id": CONNECTION, **arguments}))
         return made[-1]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from gated import Gated
 from services import Airflow, end_drivers, postgres_server, wait_for
@@ -157,13 +156,6 @@ def test_a_task_in_a_pod_waits_itself(airflow: Airflow, cluster: Cluster) -> Non
     assert "in the pod of a KubernetesExecutor: AIRFLOW_IS_K8S_EXECUTOR_POD" in said
 
 
-def kill_pod(cluster: Cluster, gated: Gated) -> None:
-    """Take the pod away at once, as the loss of its node does."""
-    del gated
-    for pod in cluster.running(WORKER):
-        cluster.delete(pod, grace_s=0)
-
-
 def delete_pod(cluster: Cluster, gated: Gated) -> None:
     """Delete the pod: its first process gets SIGTERM, and has some time."""
     for pod in cluster.running(WORKER):
@@ -171,29 +163,12 @@ def delete_pod(cluster: Cluster, gated: Gated) -> None:
     wait_for("the driver is asked to end", lambda: [*gated.job.glob("requests/*")], within=30)
 
 
-def kill_driver(cluster: Cluster, gated: Gated) -> None:
-    """Kill the driver's JVM in its pod, as the kernel does for its memory."""
-    del cluster
-    for process in psutil.process_iter(["name", "cmdline"]):
-        words = process.info["cmdline"] or []
-        if process.info["name"] == "java" and any(str(gated.job) in word for word in words):
-            process.kill()
-
-
-KILLS: dict[str, Callable[[Cluster, Gated], None]] = {
-    "killed_pod": kill_pod,
-    "deleted_pod": delete_pod,
-    "killed_driver": kill_driver,
-}
-
-
-@pytest.mark.parametrize("dag_id", list(KILLS))
-def test_a_task_killed_with_its_driver_is_tried_again_exactly(
-    airflow: Airflow, cluster: Cluster, dag_id: str
+def test_a_task_whose_pod_is_deleted_is_tried_again_exactly(
+    airflow: Airflow, cluster: Cluster
 ) -> None:
-    """Whatever of a pod is killed, the next one resumes the run: two attempts, exact rows."""
-    gated, run_id = begin(airflow, dag_id)
-    KILLS[dag_id](cluster, gated)
+    """The driver ends in the pod's time, and the next pod resumes the run: exact rows."""
+    gated, run_id = begin(airflow, "deleted_pod")
+    delete_pod(cluster, gated)
     gated.open_gate()
 
     check_exact(airflow, gated, run_id, attempts=2)
