@@ -24,6 +24,7 @@ from airflow_provider.hooks.masters import handle_on, master_of, open_client
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.hooks.submit_options import (
     SubmitOptions,
+    application_name,
     application_path,
     check_uploads,
     driver_environment,
@@ -205,23 +206,27 @@ class SparkStreamingHook(DriverHook):
     def _command(
         self, spec: DriverSpec, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
-        files = [
+        travels = [
             str(runtime_zip(airflow_home() / "spark_stream")),
             *_split(self._options.py_files),
         ]
         location = file_of(spec.entry)
         if self._is_cluster() and location is not None:
-            files.append(location)  # the driver runs elsewhere, so the job's file travels with it
+            travels.append(location)  # the driver runs elsewhere, so the job's file travels with it
         hook = _submit_hook(
             conn_id=self._conn_id,
-            **{**self._options.arguments(), "py_files": ",".join(files)},
-            name=f"spark-stream {spec.job_dir} {run_id} {driver_id}",
+            **{**self._options.arguments(), "py_files": ",".join(travels)},
+            name=application_name(
+                master_of(self._spark_connection()), spec.job_dir, run_id, driver_id
+            ),
             application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
         master = str(hook._connection["master"])
         conf = self._with_lineage(self._given_conf(self._spark_connection()))
         chosen = self._jvm_settings(master, conf, log.with_suffix(".spark.log"))
-        hook._conf = {**conf, **chosen, **token_conf(master, driver_id, conf)}
+        files = configured(self._environment(), self._options.properties_file)
+        named = token_conf(master, driver_id, {**files, **conf}, is_cluster=self._is_cluster())
+        hook._conf = {**conf, **chosen, **named}
         return list(hook._build_spark_submit_command(str(application_path())))
 
     def wants_warm_driver(self) -> bool:

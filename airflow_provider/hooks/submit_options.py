@@ -198,6 +198,9 @@ def refuse(names: Iterable[str]) -> None:
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _UPLOADS = "spark.kubernetes.file.upload.path"
+_LONGEST_IN_KUBERNETES = 170  # of 253 for a name: Spark, the driver id and two words have the rest
+_DRIVER_NAME = "spark.kubernetes.driver.pod.name"
+_EXECUTOR_NAMES = "spark.kubernetes.executor.podNamePrefix"
 
 
 def application_path() -> Path:
@@ -206,8 +209,25 @@ def application_path() -> Path:
     return root / "runtime" / "cli" / "application" / "spark_stream_driver.py"
 
 
-def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that tag an application with its submission, and let YARN start it once."""
+def application_name(master: str, job_dir: str, run_id: str, token: str) -> str:
+    """Return the application's name, of which Spark makes names of resources in Kubernetes."""
+    named = f"{job_dir} {run_id}"
+    if master.startswith("k8s"):
+        named = named[-_LONGEST_IN_KUBERNETES:]
+    return f"spark-stream {named} {token}"
+
+
+def token_conf(
+    master: str, token: str, conf: Mapping[str, str], *, is_cluster: bool
+) -> dict[str, str]:
+    """Return settings that tag an application with its submission, and let YARN start it once.
+
+    Args:
+        master: Spark's.
+        token: the driver id.
+        conf: Spark's configuration, whose own tags, attempts and names stay.
+        is_cluster: whether the driver runs on the cluster.
+    """
     if master.startswith("yarn"):
         tags = [tag for tag in conf.get("spark.yarn.tags", "").split(",") if tag]
         attempts = conf.get("spark.yarn.maxAppAttempts", "1")
@@ -217,8 +237,20 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
         }
     if master.startswith("k8s"):
         locations = ("driver", "executor")
-        return {f"spark.kubernetes.{p}.label.{LABEL}": token for p in locations}
+        labels = {f"spark.kubernetes.{p}.label.{LABEL}": token for p in locations}
+        return {**labels, **_pod_names(token, conf, is_cluster=is_cluster)}
     return {}
+
+
+def _pod_names(token: str, conf: Mapping[str, str], *, is_cluster: bool) -> dict[str, str]:
+    """Return names for pods, so that no submission makes two drivers.
+
+    In client mode the driver is not in a pod that Spark has named.
+    """
+    names = {_EXECUTOR_NAMES: f"spark-stream-{token}"}
+    if is_cluster:
+        names[_DRIVER_NAME] = f"spark-stream-{token}-driver"
+    return {key: conf.get(key) or name for key, name in names.items()}
 
 
 def check_uploads(conf: Mapping[str, str], *, named: str) -> None:

@@ -26,6 +26,7 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook, _submit_h
 from airflow_provider.hooks.submit_options import (
     NOT_TAKEN,
     SubmitOptions,
+    application_name,
     application_path,
     token_conf,
 )
@@ -503,15 +504,43 @@ def test_a_submission_is_named_where_a_cluster_shows_it(
     assert ["spark.yarn.maxAppAttempts=1"] == [
         conf for conf in options(yarn, "--conf") if "maxAppAttempts" in conf
     ]
-    chosen = token_conf("yarn", TOKEN, {"spark.yarn.maxAppAttempts": "2"})
+    chosen = token_conf("yarn", TOKEN, {"spark.yarn.maxAppAttempts": "2"}, is_cluster=True)
     assert "2" == chosen["spark.yarn.maxAppAttempts"]
     assert {
         f"spark.kubernetes.{p}.label.spark-stream-driver-id" for p in ("driver", "executor")
     } == {
         name
-        for name, value in token_conf("k8s://https://c:443", TOKEN, {}).items()
+        for name, value in token_conf("k8s://https://c:443", TOKEN, {}, is_cluster=True).items()
         if value == TOKEN
     }
+
+
+def test_a_long_job_directory_is_cut_in_a_name_for_kubernetes() -> None:
+    """Spark makes names of resources of it, which have 253 characters at most."""
+    url = f"s3://lake/{'long/' * 60}job"
+    cut = application_name("k8s://https://c:443", url, RUN, TOKEN)
+    whole = application_name("yarn", url, RUN, TOKEN)
+
+    assert 253 - len("-0123456789abcdef-driver") >= len(cut)
+    assert cut.endswith(f"long/job {RUN} {TOKEN}")
+    assert f"spark-stream {url} {RUN} {TOKEN}" == whole
+
+
+@pytest.mark.parametrize("is_cluster", [True, False])
+def test_pods_are_named_by_the_submission(*, is_cluster: bool) -> None:
+    """A second one of the same token is refused; names of the user stay."""
+    driver, executors = (
+        "spark.kubernetes.driver.pod.name",
+        "spark.kubernetes.executor.podNamePrefix",
+    )
+    chosen = token_conf("k8s://https://c:443", TOKEN, {}, is_cluster=is_cluster)
+    given = {driver: "ours", executors: "theirs"}
+    kept = token_conf("k8s://https://c:443", TOKEN, given, is_cluster=is_cluster)
+
+    assert f"spark-stream-{TOKEN}" == chosen[executors]
+    assert (f"spark-stream-{TOKEN}-driver" if is_cluster else None) == chosen.get(driver)
+    assert "theirs" == kept[executors]
+    assert "ours" == kept.get(driver, "ours")
 
 
 @pytest.mark.skipif(

@@ -597,3 +597,12 @@ def test_the_same_files_make_the_same_zip(tmp_path) -> None:
 
     assert first.runtime.read_bytes() == own.read_bytes()
     assert present(own.stem.rpartition("-")[2]) == first.digest[:16]
+
+
+def test_the_frames_below_an_error_of_java_do_not_hide_it(given, clock) -> None:
+    """``spark-submit`` prints dozens of them; the task's error names what was refused."""
+    refused = 'Caused by: KubernetesClientException: policies is forbidden: User "airflow" cannot'
+    frames = [f"\tat io.vertx.core.Future.complete(Future.java:{line})" for line in range(40)]
+    put_exit(given, 1, 'Exception in thread "main" …', refused, *frames, "\t... 41 more")
+
+    assert refused in watch(given, clock, UNKNOWN_THERE).assess().reason

@@ -20,6 +20,7 @@ import dataclasses
 import fcntl
 import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -59,6 +60,8 @@ _AGAIN_S: Final = 2.0
 _SLOT_POLL_S: Final = 0.5
 _LAST_LINES: Final = 20
 _LAST_BYTES: Final = 1 << 16  # a log may be longer than the memory
+# An error of spark-submit has dozens, below the line with its message.
+_JAVA_FRAME: Final = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more$)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,7 +134,8 @@ def _last_lines(log: BinaryIO) -> list[str]:
     size = os.fstat(log.fileno()).st_size
     data = os.pread(log.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES))
     lines = redact(data.decode(errors="replace")).rstrip("\n").split("\n")
-    return [line[:500] for line in lines[-_LAST_LINES:]]
+    saying = [line for line in lines if not _JAVA_FRAME.match(line)] or lines
+    return [line[:500] for line in saying[-_LAST_LINES:]]
 
 
 def _run_in_turn(

@@ -1,16 +1,18 @@
-"""Kubernetes with one node on this machine, and its API as the administrator sees it."""
+"""Kubernetes with one node on this machine, its API as the administrator sees it, Spark's settings."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config
 
+from tests.jvm import QUICK
 from tests.real.kubernetes.control_plane import ControlPlane
-from tests.real.kubernetes.node import ADDRESS, Node, make_bridge
+from tests.real.kubernetes.images import SPARK
+from tests.real.kubernetes.node import ADDRESS, Node, make_bridge, shared_folders
 from tests.real.kubernetes.servers import await_that
 
 NAMESPACE = "streams"
@@ -20,11 +22,16 @@ SUBMITTER, ASKER, NOBODY = "submitter", "asker", "nobody"
 RULES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
     DRIVERS: [(("pods", "services", "configmaps", "persistentvolumeclaims"), ("*",))],
     SUBMITTER: [
-        (("pods", "services", "configmaps"), ("create", "get", "list", "watch", "patch", "delete")),
+        (
+            # Spark 4.3 makes policies for the network, too.
+            ("pods", "services", "configmaps", "networkpolicies"),
+            ("create", "get", "list", "watch", "patch", "delete"),
+        ),
     ],
     ASKER: [(("pods",), ("list", "delete"))],
 }
 RBAC = "rbac.authorization.k8s.io"
+NETWORKS = "networking.k8s.io"
 ROLE, DRIVER, EXECUTOR = "spark-role", "spark-role=driver", "spark-role=executor"
 
 
@@ -72,7 +79,11 @@ class Cluster:
             role: dict[str, Any] = {
                 "metadata": {"name": name},
                 "rules": [
-                    {"apiGroups": [""], "resources": list(resources), "verbs": list(verbs)}
+                    {
+                        "apiGroups": ["", NETWORKS],
+                        "resources": list(resources),
+                        "verbs": list(verbs),
+                    }
                     for resources, verbs in rules
                 ],
             }
@@ -145,6 +156,36 @@ class Cluster:
     def stop(self) -> None:
         self.node.stop()
         self.plane.stop()
+
+    def spark_conf(self) -> Mapping[str, str]:
+        """Return the settings of an application whose pods see folders of this machine."""
+        prefix = "spark.kubernetes"
+        return {
+            f"{prefix}.container.image": SPARK,
+            f"{prefix}.file.upload.path": f"file://{self.shared}/uploads",
+            f"{prefix}.authenticate.driver.serviceAccountName": DRIVERS,
+            # Nothing brings the address of a service to its pods.
+            f"{prefix}.driver.master": self.url,
+            f"{prefix}.driver.request.cores": "0.1",
+            f"{prefix}.executor.request.cores": "0.1",
+            f"{prefix}.report.interval": "500ms",
+            f"{prefix}.allocation.batch.delay": "200ms",
+            "spark.executor.instances": "1",
+            "spark.executor.memory": "640m",
+            "spark.driver.memory": "1g",
+            "spark.executor.extraJavaOptions": QUICK,
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.session.timeZone": "UTC",
+            **self._volumes("driver"),
+            **self._volumes("executor"),
+        }
+
+    def _volumes(self, part: str) -> dict[str, str]:
+        found = {}
+        for number, folder in enumerate(shared_folders(self.shared)):
+            prefix = f"spark.kubernetes.{part}.volumes.hostPath.folder-{number}"
+            found[f"{prefix}.mount.path"] = found[f"{prefix}.options.path"] = folder
+        return found
 
 
 @contextlib.contextmanager
