@@ -114,7 +114,7 @@ COMPONENTS: Final = (
     ),
     Component(
         "Kubernetes",
-        "Kubernetes 1.34.4 of one node, Spark in its pods in cluster mode; none was killed",
+        "Kubernetes 1.34.4 of one node, Spark in its pods in cluster mode, a driver killed",
         Status.EXPERIMENTAL,
         masters=("k8s://",),
     ),
