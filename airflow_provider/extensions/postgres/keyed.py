@@ -220,7 +220,7 @@ class KeyedEpoch:
             most=_SHOWN,
         ).fetchall()
         if found:
-            raise self._keyed.conflict(self._books.target, f"epoch {epoch}", found)
+            raise self._keyed.conflict(self._books.target, f"epoch {epoch}", found, in_table=True)
 
     def _drop_superseded(self, epoch: int) -> None:
         new = self._sequence("s")

@@ -208,7 +208,7 @@ class EpochPreparation(_Preparation[F, W]):
         merged, conflicts = merge(self._changes, rows, buried, self._keyed)
         if conflicts:
             where = f"epoch {self._epoch.epoch}"
-            raise self._keyed.conflict(self._name, where, conflicts)
+            raise self._keyed.conflict(self._name, where, conflicts, in_table=True)
         added, replaced = self._write(state, found, merged)
         tombstones = state.tombstones
         if merged.tombstones is not buried:

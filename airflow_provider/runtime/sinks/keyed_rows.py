@@ -167,8 +167,13 @@ class KeyedRows:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def conflict(self, name: str, epoch: str, keys: Sequence[Sequence[Any]]) -> RefusedRowsError:
-        """Return the error of keys with two changes of which neither is newer."""
+    def conflict(
+        self, name: str, epoch: str, keys: Sequence[Sequence[Any]], *, in_table: bool = False
+    ) -> RefusedRowsError:
+        """Return the error of keys with two changes of which neither is newer.
+
+        If one of them is *in_table*, Spark has committed the other: the same epoch comes again.
+        """
         shown = self.shown(keys)
         if not self.sequence_by:
             return RefusedRowsError(
@@ -176,10 +181,11 @@ class KeyedRows:
                 f"{shown}; name a column that orders them in sequence_by=, or aggregate by "
                 f"{', '.join(self.keys)} first"
             )
+        by = ", ".join(self.sequence_by)
+        way = "correct that row of the table, and try again; or rewind the run, and " * in_table
         return RefusedRowsError(
-            f"{name}: {epoch} has another row of a key with the same "
-            f"{', '.join(self.sequence_by)}, and neither is newer: {shown}; name a further column "
-            "in sequence_by= that decides, and run it again"
+            f"{name}: {epoch} has another row of a key with the same {by}, and neither is newer: "
+            f"{shown}; {way}name a further column in sequence_by= that decides, and run it again"
         )
 
     def shown(self, keys: Sequence[Sequence[Any]]) -> str:
