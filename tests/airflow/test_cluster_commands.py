@@ -29,7 +29,8 @@ ON_YARN = {"spark.yarn.tags": f"spark-stream-{DRIVER}", "spark.yarn.maxAppAttemp
 ON_K8S = {
     f"spark.kubernetes.{location}.label.spark-stream-driver-id": DRIVER
     for location in ("driver", "executor")
-}
+} | {"spark.kubernetes.executor.podNamePrefix": f"spark-stream-{DRIVER}"}
+DRIVER_POD = {"spark.kubernetes.driver.pod.name": f"spark-stream-{DRIVER}-driver"}
 
 
 @pytest.fixture
@@ -114,7 +115,8 @@ def test_each_option_of_a_clusters_command_is_known(
         **({"--deploy-mode": [mode]} if mode else {}),
         **more,
     } == words
-    assert {**CHOSEN, **settings} == conf
+    names_pod = master == K8S and mode == "cluster"
+    assert {**CHOSEN, **settings, **(DRIVER_POD if names_pod else {})} == conf
     assert (here is None) is (umask is None) is (mode == "cluster")
     assert ["driver", "run", JOB_DIR, RUN, DRIVER, DIGEST] == application[1:]
 
