@@ -56,7 +56,7 @@ COMPACT = "compact"
 Step = Epoch | Revert | str
 _NEVER = 99
 
-# Of one sequence there is mostly one change, as of a source that repeats itself; a variant conflicts.
+# Mostly one change has a sequence, because sources repeat themselves; a variant conflicts.
 _changes = st.builds(
     lambda id_, at, variant: Change(id_, at, f"{at}{variant}", at % 3 == len(variant) + 1),
     st.integers(0, 2),
@@ -115,7 +115,7 @@ class Story:
             self._published.append((committable, before))
 
     def _refused(self, number: int, changes: Sequence[Change], query_id: str) -> None:
-        """The table stays as it is, whether the epoch or the table has the other change."""
+        """The table is unchanged, whether the epoch or the table has the other change."""
         with pytest.raises(RefusedRowsError, match="id = "):
             self._publish(number, changes, query_id)
 

@@ -36,6 +36,12 @@ class ConflictError(Exception):
     """Two changes of a key of which neither is newer."""
 
 
+def _check_same(change: Change, counts: Change) -> None:
+    is_same = change == counts or (change.deletes and counts.deletes)
+    if change.at == counts.at and not is_same:
+        raise ConflictError(f"{change} and {counts}")
+
+
 class KeyedModel:
     """What a table by key has, by the rules alone: for each key its newest change."""
 
@@ -43,17 +49,18 @@ class KeyedModel:
         self.newest: dict[int, Change] = {}
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Apply an epoch, completely or not at all."""
+        """Apply an epoch, completely or not at all.
+
+        Its own newest changes must not differ, also where the table knows a newer one: they are
+        staged without a look at the table.
+        """
         after = dict(self.newest)
-        for change in changes:
-            known = after.get(change.id)
-            if known is None or change.at > known.at:
-                after[change.id] = change
-        for change in changes:
-            counts = after[change.id]
-            is_same = change == counts or (change.deletes and counts.deletes)
-            if change.at == counts.at and not is_same:
-                raise ConflictError(f"{change} and {counts}")
+        for known in ({}, after):
+            for change in changes:
+                if change.id not in known or change.at > known[change.id].at:
+                    known[change.id] = change
+            for change in changes:
+                _check_same(change, known[change.id])
         self.newest = after
 
     def rows(self) -> list[tuple[Any, ...]]:

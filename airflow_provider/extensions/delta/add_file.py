@@ -39,6 +39,15 @@ def partition_of(path: str) -> dict[str, str | None]:
     return found
 
 
+def partition_text(value: Any) -> str | None:
+    """Return a partition's value as Delta's log has it: an empty text is null."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, dt.date) else str(value)
+
+
 def read_data_file(filesystem: Any, path: str, size: int, schema: Mapping[str, Any]) -> DataFile:
     """Read the footer of a file, whose path is relative to the table; *schema* is the table's."""
     import pyarrow.parquet as pq

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta.add_file import partition_of
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.delta.add_file import DataFile
     from airflow_provider.runtime.api.sinks import Committable, EpochId, Writer
+
+
+APPEND_ONLY: Final = "delta.appendOnly"
 
 
 class RemovedFile(NamedTuple):
@@ -155,7 +158,17 @@ def partly_deleted(table: DeltaTable, prefixes: Iterable[str]) -> set[str]:
 
     wanted = tuple(prefixes)
     marked = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
-    return {uri for uri in marked if any(prefix in uri for prefix in wanted)}
+    # Addresses are escaped, and paths are not.
+    return {
+        uri
+        for uri in marked
+        if any(prefix in text for prefix in wanted for text in {uri, unquote(uri)})
+    }
+
+
+def is_append_only(table: DeltaTable) -> bool:
+    """Whether no row may leave the table."""
+    return table.metadata().configuration.get(APPEND_ONLY, "").lower() == "true"
 
 
 def _swapping(transactions: Mapping[str, int], facts: Mapping[str, Any]) -> CommitProperties:

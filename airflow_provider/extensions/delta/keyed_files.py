@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta import delta_log
-from airflow_provider.extensions.delta.add_file import DataFile, read_data_file
+from airflow_provider.extensions.delta.add_file import DataFile, partition_text, read_data_file
 from airflow_provider.extensions.delta.delta_log import RemovedFile
 from airflow_provider.runtime.api.errors import ConfigError
 from airflow_provider.runtime.api.kit.file_trees import flush
@@ -158,7 +158,7 @@ class DeltaState:
         )
         paths = [f"{own}/part-{number:05d}.parquet" for number in range(len(sizes))]
         flush(self._url, paths)
-        texts = dict(zip(self._partition_by, map(_text, partition), strict=True))
+        texts = dict(zip(self._partition_by, map(partition_text, partition), strict=True))
         return [
             read_data_file(self._files, path, size, self._delta_schema)._replace(partition=texts)
             for path, size in zip(paths, sizes, strict=True)
@@ -177,14 +177,14 @@ class DeltaState:
             RemovedFile(
                 file.path,
                 file.size,
-                dict(zip(self._partition_by, map(_text, file.partition), strict=True)),
+                dict(zip(self._partition_by, map(partition_text, file.partition), strict=True)),
             )
             for file in files
         ]
 
 
 def check_rewritable(table: DeltaTable, schema: Mapping[str, Any], name: str) -> None:
-    """Refuse a table whose files the sink cannot write anew without losing something."""
+    """Refuse a table whose files the sink cannot rewrite without losing something."""
     import pyarrow as pa
 
     configuration = table.metadata().configuration
@@ -193,8 +193,10 @@ def check_rewritable(table: DeltaTable, schema: Mapping[str, Any], name: str) ->
             f"{name}: the table has delta.enableChangeDataFeed, whose files the sink does not "
             "write, so its readers would see unchanged rows deleted and inserted; unset it"
         )
-    if configuration.get("delta.appendOnly", "").lower() == "true":
-        raise ConfigError(f"{name}: the table has delta.appendOnly, so no row can be replaced")
+    if delta_log.is_append_only(table):
+        raise ConfigError(
+            f"{name}: the table has {delta_log.APPEND_ONLY}, so no row can be replaced"
+        )
     known = {field["name"] for field in schema["fields"]}
     more = [f["name"] for f in _schema_of(table)["fields"] if f["name"] not in known]
     if more:
@@ -205,7 +207,7 @@ def check_rewritable(table: DeltaTable, schema: Mapping[str, Any], name: str) ->
     features = table.protocol().reader_features or ()
     if "deletionVectors" in features and len(pa.table(table.deletion_vectors())):
         raise ConfigError(
-            f"{name}: the table has files with deletion vectors, which the sink cannot write anew; "
+            f"{name}: the table has files with deletion vectors, which the sink cannot rewrite; "
             "REORG TABLE … APPLY (PURGE) them, and unset delta.enableDeletionVectors"
         )
 
@@ -214,15 +216,6 @@ def _schema_of(table: DeltaTable) -> dict[str, Any]:
     from airflow_provider.extensions.delta.schema import TableFacts
 
     return dict(TableFacts.of(table).schema)
-
-
-def _text(value: Any) -> str | None:
-    """Return a partition value as Delta's log has it."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.isoformat() if isinstance(value, dt.date) else str(value)
 
 
 def empty_partitions_as_null(rows: pa.Table, partition_by: Sequence[str]) -> pa.Table:
@@ -240,5 +233,5 @@ def empty_partitions_as_null(rows: pa.Table, partition_by: Sequence[str]) -> pa.
 
 
 def folder_of_revert(query_id: str) -> str:
-    """Return the folder of the files that a revert writes anew, relative to the table."""
+    """Return the folder of the files that a revert rewrites, relative to the table."""
     return f"{delta_log.home_of(query_id)}/reverted"

@@ -2,7 +2,7 @@
 
 Spark reduces an epoch to the newest change of each key and stages it in a hidden folder of the
 table. Publishing merges the changes with the rows that the table has of their keys: files with such
-rows are written anew (copy on write), and one version of the log removes the old files, adds the
+rows are rewritten (copy on write), and one version of the log removes the old files, adds the
 new ones, and records the epoch, the table's tombstones and what the epoch has changed, as
 application transactions. See :mod:`.runtime.sinks.keyed_store` for the files and for what a crash
 leaves of them.
@@ -27,7 +27,6 @@ from airflow_provider.extensions.delta.schema import TableFacts, as_stored, chec
 from airflow_provider.extensions.delta.sink import DeltaSink
 from airflow_provider.runtime.api.errors import (
     ConfigError,
-    RevertError,
     SinkError,
 )
 from airflow_provider.runtime.api.kit.failpoints import failpoints
@@ -38,17 +37,21 @@ from airflow_provider.runtime.api.kit.keyed_rows import (
     KeyStore,
     RevertPreparation,
     changes_from,
+    changes_to_revert,
+    check_by_key,
+    is_appended,
     is_published,
+    log_older,
     log_superseded,
     staged_folder,
     staged_home,
+    staged_paths,
     unique_changes,
 )
 from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.kit.staging import (
     PARQUET,
-    is_inside,
     own_errors,
     settings,
     stage_files,
@@ -58,7 +61,6 @@ from airflow_provider.runtime.api.sink_errors import (
     lost_commit_error,
     reading,
     skipped_epoch_error,
-    tampered_record_error,
 )
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage, Staged
 
@@ -118,7 +120,7 @@ class KeyedDeltaSink(DeltaSink):
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse a table whose files cannot be written anew, too; its log is only read."""
+        """Refuse a table whose files cannot be rewritten, too; its log is only read."""
         super().check(df, output_mode)
         table = self._loaded()
         if table is None:
@@ -128,15 +130,9 @@ class KeyedDeltaSink(DeltaSink):
 
     def _check_tombstones(self, table: DeltaTable) -> None:
         number = table.transaction_version(TOMBSTONES) or 0
-        wanted = [*self._keyed.keys, *self._keyed.sequence_by]
         with own_errors(self.name):
             known = self._beside().tombstone_columns(number)
-        if known is not None and known != wanted:
-            raise ConfigError(
-                f"{self.name}: the table's deleted keys are recorded by {', '.join(known)}, and "
-                f"keys= and sequence_by= name {', '.join(wanted)}; keep to them, or write a new "
-                "table"
-            )
+        self._keyed.check_tombstones(self.name, known)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         self._keyed.check(self.name, df, output_mode)
@@ -198,7 +194,7 @@ class KeyedDeltaSink(DeltaSink):
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Merge the staged changes into the table in one version, unless it has the epoch."""
         epoch = committable.epoch
-        if _is_appended(committable):
+        if is_appended(committable):
             super().commit(committable, fence)
             return
         paths = self._changes_of(committable)
@@ -259,13 +255,7 @@ class KeyedDeltaSink(DeltaSink):
         failpoints.hit("delta.committing")
         self._log.write(table, change)
         failpoints.hit("delta.committed")
-        if made.superseded:
-            log.info(
-                "%s: epoch %s: %s changes are older than the table's rows or deletes of their keys",
-                self.name,
-                epoch.epoch,
-                made.superseded,
-            )
+        log_older(self.name, epoch.epoch, made.superseded)
         # No other attempt can publish the epoch any more, so what others have written is garbage.
         self._beside().keep_only(folder, {file.path for file in made.added})
         if made.tombstones != state.tombstones:
@@ -311,16 +301,13 @@ class KeyedDeltaSink(DeltaSink):
         epoch = committable.epoch
         with reading(self.name, committable):
             paths = [str(path) for path, _ in committable.data["changes"]]
-        for path in paths:
-            if not (is_inside(path) and path.startswith(f"{staged_folder(epoch)}/")):
-                raise tampered_record_error(self.name, epoch, path)
-        return paths
+        return staged_paths(self.name, epoch, paths)
 
     # --- what is not published --------------------------------------------------------------------
 
     def abort(self, committable: Committable) -> None:
         """Remove the staged changes; a published epoch does not need them any more."""
-        if _is_appended(committable):
+        if is_appended(committable):
             super().abort(committable)
             return
         with own_errors(self.name):
@@ -352,7 +339,7 @@ class KeyedDeltaSink(DeltaSink):
     def check_published(self, committable: Committable) -> None:
         """Refuse a table that was restored to a version before the epoch."""
         epoch, table = committable.epoch, self._loaded()
-        if _is_appended(committable) or not self._changes_of(committable):
+        if is_appended(committable) or not self._changes_of(committable):
             return
         last = -1 if table is None else delta_log.last_epoch(table, epoch.query_id)
         if last < epoch.epoch:
@@ -410,13 +397,7 @@ class KeyedDeltaSink(DeltaSink):
             self._beside().drop_tombstones(number)
 
     def _written(self, committables: Sequence[Committable]) -> list[Committable]:
-        for committable in committables:
-            if _is_appended(committable):
-                raise RevertError(
-                    f"{self.name}: epoch {committable.epoch.epoch} was appended, before the sink "
-                    "had keys=; revert it with the job as it was"
-                )
-        return [c for c in committables if self._changes_of(c)]
+        return [c for c in check_by_key(self.name, committables) if self._changes_of(c)]
 
     def _plan(
         self, table: DeltaTable, written: Sequence[Committable]
@@ -426,24 +407,15 @@ class KeyedDeltaSink(DeltaSink):
         given = {c.epoch.epoch for c in written if not delta_log.is_reverted(table, c.epoch)}
         if not given:
             return None
-        changes = []
-        for change in changes_from(
+        found = changes_from(
             self._beside(),
             query_id,
             last_change(table, query_id),
             min(given),
             lambda epoch: not delta_log.is_reverted(table, EpochId("", query_id, epoch, 0)),
-        ):
-            if change is None:
-                raise RevertError(
-                    f"{self.name}: what epoch {min(given)} has replaced is not kept any more; "
-                    "restore the table to an earlier version, or write a new one"
-                )
-            if change.epoch not in given:
-                raise RevertError(
-                    f"{self.name}: epoch {change.epoch} is after what is reverted; revert it, too"
-                )
-            changes.append(change)
+        )
+        way = "restore the table to an earlier version"
+        changes = changes_to_revert(self.name, found, given, way)
         if not changes:
             return None
         work = RevertPreparation[Any, Any](
@@ -453,8 +425,3 @@ class KeyedDeltaSink(DeltaSink):
         self._check_takes(table, written[0])
         work.check(state)
         return work, state
-
-
-def _is_appended(committable: Committable) -> bool:
-    """Whether the epoch was staged by the sink without keys, as the job was once."""
-    return "files" in committable.data and "changes" not in committable.data

@@ -86,7 +86,8 @@ class Reverts:
         )
 
     def _check_removable(self, table: DeltaTable) -> None:
-        if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+        if delta_log.is_append_only(table):
             raise RevertError(
-                f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
+                f"{self.name}: the table has {delta_log.APPEND_ONLY}, so nothing can be removed "
+                "from it"
             )

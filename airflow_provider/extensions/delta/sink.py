@@ -44,6 +44,7 @@ from airflow_provider.runtime.api.kit.locations import (
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.kit.refusals import refusal_of
 from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
+from airflow_provider.runtime.api.kit.slices import will_replace
 from airflow_provider.runtime.api.kit.staging import (
     PARQUET,
     check_append_only,
@@ -415,9 +416,7 @@ class DeltaSink:
         self._refuse_late(committables, fence, removes=True)
 
     def will_replace(self, committables: Sequence[Committable]) -> bool:
-        return self._replace is not None and all(
-            committable.data.get("slice") == self._replace for committable in committables
-        )
+        return will_replace(self._replace, committables)
 
     def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
         self._refuse_late(committables, fence, removes=False)

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider.extensions.delta import delta_log
-from airflow_provider.extensions.delta.add_file import DataFile, read_data_file
+from airflow_provider.extensions.delta.add_file import DataFile, partition_text, read_data_file
 from airflow_provider.extensions.delta.delta_log import RemovedFile
 from airflow_provider.runtime.api.errors import (
     ConfigError,
-    RefusedRowsError,
     RevertError,
     SinkError,
 )
@@ -32,6 +31,7 @@ from airflow_provider.runtime.api.kit.slices import (
     Slice,
     count_inside,
     parse_slice,
+    rows_outside,
 )
 from airflow_provider.runtime.api.kit.typed_json import read_json
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Committable
 
-_APPEND_ONLY: Final = "delta.appendOnly"
 _CUT: Final = dt.timedelta(milliseconds=1)  # Delta's writers may cut a highest time to milliseconds
 _ROWS: Final = 64 * 1024
 
@@ -75,10 +74,10 @@ def slice_of(text: str, schema: Mapping[str, Any], name: str) -> Slice:
 
 def check_replaceable(table: DeltaTable, name: str) -> None:
     """Refuse a table from which no file can be removed."""
-    if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
+    if delta_log.is_append_only(table):
         raise ConfigError(
-            f"{name}: the table has {_APPEND_ONLY}, so no slice of it can be replaced; unset the "
-            "property, or write without replace"
+            f"{name}: the table has {delta_log.APPEND_ONLY}, so no slice of it can be replaced; "
+            "unset the property, or write without replace"
         )
 
 
@@ -95,11 +94,7 @@ def check_rows_inside(files: Iterable[DataFile], part: Slice, read: FileReader, 
             continue
         outside = read.rows_outside(file.path, file.partition, part)
         if outside:
-            raise RefusedRowsError(
-                f"{name}: {outside:,} rows are not in the slice that the run replaces, "
-                f"{part.text}; nothing is published. Filter them out, or widen the slice; they are "
-                f"staged in {file.path}"
-            )
+            raise rows_outside(name, outside, part, file.path)
 
 
 class FileReader:
@@ -181,7 +176,7 @@ class FileReader:
             return int(pq.ParquetFile(source).metadata.num_rows)
 
     def restored(self, file: RemovedFile) -> DataFile:
-        """Return a file that left the table, as it is added again.
+        """Return the entry that adds a file again which has left the table.
 
         Raises:
             FileNotFoundError: it was deleted since.
@@ -288,7 +283,9 @@ def _files_of(table: DeltaTable, schema: Mapping[str, Any], part: Slice) -> Iter
     wanted = {"path", "size_bytes", "num_records", *(f"partition.{c}" for c in partitions)}
     wanted |= {f"{kind}.{c}" for kind in ("min", "max", "null_count") for c in part.bounds}
     for row in listed.select([c for c in listed.column_names if c in wanted]).to_pylist():
-        partition = {column: _as_text(row.get(f"partition.{column}")) for column in partitions}
+        partition = {
+            column: partition_text(row.get(f"partition.{column}")) for column in partitions
+        }
         stats = {
             "numRecords": row.get("num_records"),
             "minValues": {c: row.get(f"min.{c}") for c in part.bounds},
@@ -329,14 +326,6 @@ def _fixed(
     # A null's range has no bound.
     has_null = any(partition[column] is None for column in columns)
     return None if has_null or only.relation(ranges) is Relation.NONE else frozenset(columns)
-
-
-def _as_text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, dt.date) else str(value)
 
 
 def _from_text(text: str | None, kind: Any) -> Any:

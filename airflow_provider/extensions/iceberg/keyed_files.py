@@ -1,4 +1,4 @@
-"""Data files of an Iceberg table by key: listed with their bounds, read, and written anew."""
+"""Data files of an Iceberg table by key: listed with their bounds, read and rewritten."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class IcebergState:
         sizes = write_parquet(parts, open_file, compression=self._compression)
         paths = [self._path(own, number) for number in range(len(sizes))]
         flush(self._folder, [path.removeprefix(f"{self._folder}/") for path in paths])
-        return tables.DataFiles(self._name).get(self._table, paths)
+        return tables.DataFiles(self._name, paths).get(self._table)
 
     def _path(self, own: str, number: int) -> str:
         return f"{self._folder}/{own}/part-{number:05d}.parquet"
@@ -192,7 +192,7 @@ class IcebergState:
 
 
 def check_rewritable(table: Table, columns: Sequence[str], name: str) -> None:
-    """Refuse a table whose rows the sink cannot write anew without losing something."""
+    """Refuse a table whose rows the sink cannot rewrite without losing something."""
     more = [field.name for field in table.schema().fields if field.name not in columns]
     if more:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 Spark reduces an epoch to the newest change of each key and stages it in a hidden folder of the
 table. Publishing merges the changes with the rows that the table has of their keys: files with such
-rows are written anew (copy on write), and one swap of the table's state replaces them, and records
+rows are rewritten (copy on write), and one swap of the table's state replaces them, and records
 the epoch, the table's tombstones and what the epoch has changed, as properties of the table. See
 :mod:`.runtime.sinks.keyed_store` for the files and for what a crash leaves of them.
 """
@@ -27,7 +27,7 @@ from airflow_provider.extensions.iceberg.keyed_files import (
 from airflow_provider.extensions.iceberg.ledger import Ledger, facts_of_epoch, mark_of
 from airflow_provider.extensions.iceberg.reverts import check_same
 from airflow_provider.extensions.iceberg.sink import IcebergSink
-from airflow_provider.runtime.api.errors import ConfigError, RevertError, SinkError
+from airflow_provider.runtime.api.errors import ConfigError, SinkError
 from airflow_provider.runtime.api.kit.failpoints import failpoints
 from airflow_provider.runtime.api.kit.file_trees import remove_tree
 from airflow_provider.runtime.api.kit.keyed_rows import (
@@ -36,16 +36,20 @@ from airflow_provider.runtime.api.kit.keyed_rows import (
     KeyStore,
     RevertPreparation,
     changes_from,
+    changes_to_revert,
+    check_by_key,
+    is_appended,
     is_published,
+    log_older,
     log_superseded,
     staged_folder,
     staged_home,
+    staged_paths,
     unique_changes,
 )
 from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.staging import (
     PARQUET,
-    is_inside,
     settings,
     stage_files,
     staged_epochs,
@@ -54,7 +58,6 @@ from airflow_provider.runtime.api.sink_errors import (
     lost_commit_error,
     reading,
     skipped_epoch_error,
-    tampered_record_error,
 )
 from airflow_provider.runtime.api.sinks import Committable, EpochId, Fence, IsGarbage, Staged
 
@@ -68,7 +71,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.extensions.iceberg.keyed_files import TableFile
     from airflow_provider.runtime.api.kit.clock import Clock
-    from airflow_provider.runtime.api.kit.keyed_rows import Prepared
 
 log = logging.getLogger(__name__)
 
@@ -104,21 +106,15 @@ class KeyedIcebergSink(IcebergSink):
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
-        """Refuse a table whose rows cannot be written anew, too; the catalog is only read."""
+        """Refuse a table whose rows cannot be rewritten, too; the catalog is only read."""
         super().check(df, output_mode)
         table = self._found()
         if table is None:
             return
         check_rewritable(table, df.columns, self.name)
-        wanted = [*self._keyed.keys, *self._keyed.sequence_by]
         with self._errors():
             known = self._beside(table).tombstone_columns(tombstones_of(table))
-        if known is not None and known != wanted:
-            raise ConfigError(
-                f"{self.name}: the table's deleted keys are recorded by {', '.join(known)}, and "
-                f"keys= and sequence_by= name {', '.join(wanted)}; keep to them, or write a new "
-                "table"
-            )
+        self._keyed.check_tombstones(self.name, known)
 
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         self._keyed.check(self.name, df, output_mode)
@@ -167,7 +163,7 @@ class KeyedIcebergSink(IcebergSink):
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Merge the staged changes into the table in one snapshot, unless it has the epoch."""
         epoch = committable.epoch
-        if _is_appended(committable):
+        if is_appended(committable):
             super().commit(committable, fence)
             return
         paths = self._changes_of(committable)
@@ -218,27 +214,23 @@ class KeyedIcebergSink(IcebergSink):
         folder = tables.folder_of(table, epoch)
         state = self._state(table, epoch.query_id, work.schema, folder)
         made = work.prepare(state)
-        change = tables.begin_change(table)
-        self._produce(change.update_snapshot(facts_of_epoch(epoch)), made)
-        change.set_properties(
+        change = tables.change_files(
+            table,
+            facts_of_epoch(epoch),
             {
                 **tables.name_mapping_of(table),
                 **ledger.with_published(epoch.epoch).to_properties(),
                 **mark_of(committable.writer),
                 **properties_of(epoch.query_id, epoch.epoch, made.change or 0, made.tombstones),
-            }
+            },
+            added=made.added,
+            removed=[old.task.file for old in made.replaced],
         )
         fence.check()
         failpoints.hit("iceberg.committing")
         tables.swap(table, change)
         failpoints.hit("iceberg.committed")
-        if made.superseded:
-            log.info(
-                "%s: epoch %s: %s changes are older than the table's rows or deletes of their keys",
-                self.name,
-                epoch.epoch,
-                made.superseded,
-            )
+        log_older(self.name, epoch.epoch, made.superseded)
         # No other attempt can publish the epoch any more, so what others have written is garbage.
         if folder.startswith(f"{location_of(table)}/"):
             below = len(location_of(table)) + 1
@@ -246,17 +238,6 @@ class KeyedIcebergSink(IcebergSink):
             self._beside(table).keep_only(folder[below:], kept)
         if made.tombstones != state.tombstones:
             self._beside(table).drop_tombstones(state.tombstones)
-
-    @staticmethod
-    def _produce(update: Any, made: Prepared[TableFile, DataFile] | None) -> None:
-        """Make the snapshot; one without files, too, so that commits on their way fail."""
-        replaced = made.replaced if made is not None else []
-        producer = update.overwrite() if replaced else update.fast_append()
-        with producer:
-            for file in made.added if made is not None else []:
-                producer.append_data_file(file)
-            for old in replaced:
-                producer.delete_data_file(old.task.file)
 
     def _check_columns(self, table: Table) -> None:
         known = {*self._keyed.keys, *self._keyed.sequence_by}
@@ -296,16 +277,13 @@ class KeyedIcebergSink(IcebergSink):
         with reading(self.name, committable):
             str(committable.data["table_uuid"])
             paths = list(committable.data["changes"])
-        for path in paths:
-            if not (is_inside(path) and path.startswith(f"{staged_folder(epoch)}/")):
-                raise tampered_record_error(self.name, epoch, path)
-        return paths
+        return staged_paths(self.name, epoch, paths)
 
     # --- what is not published --------------------------------------------------------------------
 
     def abort(self, committable: Committable) -> None:
         """Remove the staged changes; a published epoch does not need them any more."""
-        if _is_appended(committable):
+        if is_appended(committable):
             super().abort(committable)
             return
         with self._errors():
@@ -341,7 +319,7 @@ class KeyedIcebergSink(IcebergSink):
     def check_published(self, committable: Committable) -> None:
         """Refuse a table that has lost the epoch."""
         epoch, table = committable.epoch, self._found()
-        if _is_appended(committable) or not self._changes_of(committable):
+        if is_appended(committable) or not self._changes_of(committable):
             return
         last = -1 if table is None else Ledger.of(table.metadata, epoch.query_id).last
         if last < epoch.epoch:
@@ -374,11 +352,15 @@ class KeyedIcebergSink(IcebergSink):
                 plan = self._plan(table, written)
                 made = plan[0].prepare(plan[1]) if plan is not None else None
             after = ledger.with_reverted(epochs)
-            change = tables.begin_change(table)
-            self._produce(change.update_snapshot(after.facts_of_revert(epochs)), made)
             number = tombstones_of(table)
             named = number if made is None else made.tombstones
-            change.set_properties({**after.to_properties(), TOMBSTONES: str(named)})
+            change = tables.change_files(
+                table,
+                after.facts_of_revert(epochs),
+                {**after.to_properties(), TOMBSTONES: str(named)},
+                added=made.added if made is not None else (),
+                removed=[old.task.file for old in made.replaced] if made is not None else (),
+            )
             fence.check()
             failpoints.hit("iceberg.reverting")
             tables.swap(table, change)
@@ -391,13 +373,7 @@ class KeyedIcebergSink(IcebergSink):
             self.abort(committable)
 
     def _written(self, committables: Sequence[Committable]) -> list[Committable]:
-        for committable in committables:
-            if _is_appended(committable):
-                raise RevertError(
-                    f"{self.name}: epoch {committable.epoch.epoch} was appended, before the sink "
-                    "had keys=; revert it with the job as it was"
-                )
-        return [c for c in committables if self._changes_of(c)]
+        return [c for c in check_by_key(self.name, committables) if self._changes_of(c)]
 
     def _plan(
         self, table: Table, written: Sequence[Committable]
@@ -409,19 +385,10 @@ class KeyedIcebergSink(IcebergSink):
         given = {c.epoch.epoch for c in written} - gone
         if not given:
             return None
-        changes = []
         newest, store = last_change(table, query_id), self._beside(table)
-        for change in changes_from(store, query_id, newest, min(given), lambda e: e not in gone):
-            if change is None:
-                raise RevertError(
-                    f"{self.name}: what epoch {min(given)} has replaced is not kept any more; "
-                    "roll the table back to an earlier snapshot, or write a new one"
-                )
-            if change.epoch not in given:
-                raise RevertError(
-                    f"{self.name}: epoch {change.epoch} is after what is reverted; revert it, too"
-                )
-            changes.append(change)
+        found = changes_from(store, query_id, newest, min(given), lambda e: e not in gone)
+        way = "roll the table back to an earlier snapshot"
+        changes = changes_to_revert(self.name, found, given, way)
         if not changes:
             return None
         work = RevertPreparation[Any, Any](self.name, store, self._keyed, query_id, changes)
@@ -429,8 +396,3 @@ class KeyedIcebergSink(IcebergSink):
         state = self._state(table, query_id, work.schema, folder)
         work.check(state)
         return work, state
-
-
-def _is_appended(committable: Committable) -> bool:
-    """Whether the epoch was staged by the sink without keys, as the job was once."""
-    return "files" in committable.data and "changes" not in committable.data

@@ -48,6 +48,7 @@ from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.kit.refusals import refusal_of
 from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
+from airflow_provider.runtime.api.kit.slices import will_replace
 from airflow_provider.runtime.api.kit.staging import (
     PARQUET,
     StagedFiles,
@@ -242,7 +243,7 @@ class IcebergSink:
         paths, replacer = tables.paths_of(committable), self._replacer(committable)
         if not paths and replacer is None:
             return  # nothing to see, so nothing to repeat either
-        made = tables.DataFiles(self.name)
+        made = tables.DataFiles(self.name, paths)
 
         def attempt(table: Table) -> None:
             ledger = Ledger.of(table.metadata, epoch.query_id)
@@ -259,8 +260,8 @@ class IcebergSink:
                 facts_of_epoch(epoch),
                 {**tables.name_mapping_of(table), **after.to_properties(), **mark},
                 added=[
-                    *made.get(table, paths),
-                    *tables.entries_of(table, old.rewritten, self.name),
+                    *made.get(table),
+                    *tables.DataFiles(self.name, old.rewritten).get(table),
                 ],
                 removed=old.removed,
                 merges=True,
@@ -395,9 +396,7 @@ class IcebergSink:
         self._refuse_late(committables, fence, removes=True)
 
     def will_replace(self, committables: Sequence[Committable]) -> bool:
-        return self._replace is not None and all(
-            committable.data.get("slice") == self._replace for committable in committables
-        )
+        return will_replace(self._replace, committables)
 
     def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
         self._refuse_late(committables, fence, removes=False)

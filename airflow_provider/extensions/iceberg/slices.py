@@ -15,14 +15,15 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider.extensions.iceberg.ledger import published_snapshot
-from airflow_provider.extensions.iceberg.tables import entries_of
-from airflow_provider.runtime.api.errors import RefusedRowsError, RevertError, SinkError
+from airflow_provider.extensions.iceberg.tables import DataFiles
+from airflow_provider.runtime.api.errors import RevertError, SinkError
 from airflow_provider.runtime.api.kit.slices import (
     ColumnRange,
     Relation,
     Slice,
     count_inside,
     parse_slice,
+    rows_outside,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def check_rows_inside(table: Table, paths: Sequence[str], text: str, name: str) 
         RefusedRowsError: there is one; nothing is published.
     """
     part = slice_of(text, table.schema(), name)
-    for file in entries_of(table, paths, name):
+    for file in DataFiles(name, paths).get(table):
         if part.relation(_ranges_of(table, file, part)) is Relation.ALL:
             continue
         outside = sum(
@@ -74,11 +75,7 @@ def check_rows_inside(table: Table, paths: Sequence[str], text: str, name: str) 
             for rows, inside in _masked(_staged_rows(table, file.file_path), part)
         )
         if outside:
-            raise RefusedRowsError(
-                f"{name}: {outside:,} rows are not in the slice that the run replaces, "
-                f"{part.text}; nothing is published. Filter them out, or widen the slice; they are "
-                f"staged in {file.file_path}"
-            )
+            raise rows_outside(name, outside, part, file.file_path)
 
 
 class Replacer:

@@ -46,14 +46,14 @@ def create_table(
 
 
 class DataFiles:
-    """Makes the entries of staged files, and keeps them while the table's schema stays."""
+    """Makes the entries of the Parquet files *paths*, and keeps them while the schema stays."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, paths: Sequence[str]) -> None:
+        self._name, self._paths = name, paths
         self._made_for: tuple[int, int] | None = None
         self._made: list[DataFile] = []
 
-    def get(self, table: Table, paths: Sequence[str]) -> list[DataFile]:
+    def get(self, table: Table) -> list[DataFile]:
         from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
         key = (table.metadata.current_schema_id, table.metadata.default_spec_id)
@@ -63,7 +63,7 @@ class DataFiles:
                 return list(parquet_files_to_data_files(table.io, table.metadata, iter([path])))
 
             with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-                made = [entry for entries in pool.map(make, paths) for entry in entries]
+                made = [entry for entries in pool.map(make, self._paths) for entry in entries]
             for entry in made:
                 self._check_partition(table, entry)
             self._made, self._made_for = made, key
@@ -79,11 +79,6 @@ class DataFiles:
                     f"{self._name}: the statistics of {entry.file_path} do not tell the partition "
                     f"{field.name!r}; see the table's write.metadata.metrics properties"
                 )
-
-
-def entries_of(table: Table, paths: Sequence[str], name: str) -> list[DataFile]:
-    """Return the entries of Parquet files; *name* is the sink's."""
-    return DataFiles(name).get(table, paths)
 
 
 def name_mapping_of(table: Table) -> dict[str, str]:

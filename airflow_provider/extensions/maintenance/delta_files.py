@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STAGED: Final = re.compile(r"spark-stream-(?P<query>[\w-]+)/(?P<epoch>\d+)-\d+/")
 _ENTRY: Final = re.compile(r"_delta_log/(\d{20})\.json")
 _PARTITIONS: Final = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
-# Features of a table whose files this package cannot write anew.
+# Features of a table whose files this package cannot rewrite.
 _OBSTACLES: Final = (
     "delta.columnMapping.mode",
     "delta.enableRowTracking",

@@ -3,7 +3,7 @@
 =====================================  ============================================================
 a death                                the next maintenance
 =====================================  ============================================================
-before the list of files is put        begins anew
+before the list of files is put        starts again
 after it                               finds files in it that snapshots have, and leaves them
 after the snapshots have expired       deletes the files of the list that no snapshot has
 while files are deleted                deletes the others; the list goes last

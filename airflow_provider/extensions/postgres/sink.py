@@ -35,6 +35,7 @@ from airflow_provider.runtime.api.kit.clock import SystemClock
 from airflow_provider.runtime.api.kit.keyed_rows import DELETED, KeyedRows, log_superseded
 from airflow_provider.runtime.api.kit.lineage import table_dataset
 from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
+from airflow_provider.runtime.api.kit.slices import will_replace
 from airflow_provider.runtime.api.sink_errors import lost_commit_error
 from airflow_provider.runtime.api.sinks import (
     Committable,
@@ -377,9 +378,7 @@ class PostgresSink:
             self._run(work, committables[0].epoch.query_id, fence.token, fence)
 
     def will_replace(self, committables: Sequence[Committable]) -> bool:
-        return self._to.replace is not None and all(
-            committable.data.get("slice") == self._to.replace for committable in committables
-        )
+        return will_replace(self._to.replace, committables)
 
     def supersede(self, committables: Sequence[Committable], fence: Fence) -> None:
         def work(books: Books) -> None:

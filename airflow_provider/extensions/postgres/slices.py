@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.extensions.postgres.bookkeeping import Books, staged_name
 from airflow_provider.extensions.postgres.table import commas
-from airflow_provider.runtime.api.errors import RefusedRowsError, RevertError
-from airflow_provider.runtime.api.kit.slices import Slice, parse_slice
+from airflow_provider.runtime.api.errors import RevertError
+from airflow_provider.runtime.api.kit.slices import Slice, parse_slice, rows_outside
 from airflow_provider.runtime.api.sink_errors import reading
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ def check_rows_inside(books: Books, staged_id: int, part: Slice) -> None:
         inside=_condition(part),
     ).fetchone()
     if row is not None and row[0]:
-        raise RefusedRowsError(
-            f"{books.target}: {row[0]:,} rows are not in the slice that the run replaces, "
-            f"{part.text}; nothing is published. Filter them out, or widen the slice"
-        )
+        raise rows_outside(books.target, row[0], part)
 
 
 def remove_slice(books: Books, part: Slice, epoch_id: int, *, keeps_undo: bool) -> None:

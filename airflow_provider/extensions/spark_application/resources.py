@@ -105,7 +105,7 @@ def manifest_of(
     application: Application,
     token: str,
 ) -> dict[str, Any]:
-    """Return the application as it is sent.
+    """Return the application that the API server gets.
 
     Raises:
         ConfigError: the template is wrong, or contradicts what the launcher sets.

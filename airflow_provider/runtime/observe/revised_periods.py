@@ -13,7 +13,7 @@ a triggerer dies                     the next one
 ===================================  ==============================================================
 before an event is registered        finds the same corrections from the same position, and reports
                                      the same event
-after it                             goes on after that period
+after it                             continues after that period
 ===================================  ==============================================================
 """
 

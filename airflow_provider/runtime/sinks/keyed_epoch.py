@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from airflow_provider.runtime.errors import RevertError, SinkError
-from airflow_provider.runtime.sinks.keyed_files import RowFinder, replaced_rows, written_anew
+from airflow_provider.runtime.sinks.keyed_files import RowFinder, replaced_rows, rewritten
 from airflow_provider.runtime.sinks.keyed_merge import (
     STATE,
     images_of,
@@ -25,7 +25,7 @@ from airflow_provider.runtime.sinks.keyed_rows import DELETED
 from airflow_provider.runtime.sinks.keyed_store import EpochChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.keyed_store import KeyStore
 
 LARGE_BYTES: Final = 32 * 2**20
-"""A file of this size is written anew by itself, so that its bounds stay narrow."""
+"""A file of this size is rewritten by itself, so that its bounds stay narrow."""
 
 F = TypeVar("F", bound="KeyedFile")
 W = TypeVar("W")
@@ -135,9 +135,7 @@ class _Preparation(Generic[F, W]):
         written: list[list[W]] = []
 
         def write(some: list[tuple[F, pa.Array]], rows: Mapping[Partition, pa.Table]) -> None:
-            written.extend(
-                written_anew(some, rows, lambda file: state.read(file, names), state.write)
-            )
+            written.extend(rewritten(some, rows, lambda file: state.read(file, names), state.write))
 
         for file, gone in (each for each in files if each[0].path in large):
             parts = dict(state.split(own[file.path]))
@@ -328,6 +326,38 @@ def changes_from(
             yield change
         earlier = facts["earlier"]
         epoch, number = int(facts["earlier_epoch"]), None if earlier is None else int(earlier)
+
+
+def changes_to_revert(
+    name: str,
+    found: Iterable[EpochChange | None],
+    given: Collection[int],
+    way: str,
+) -> list[EpochChange]:
+    """Return what epochs have changed that are *given* to be reverted, newest first.
+
+    Args:
+        name: the sink's.
+        found: see :func:`changes_from`.
+        given: the epochs.
+        way: how a person gets an earlier state of the table.
+
+    Raises:
+        RevertError: what one of them has replaced is not kept, or a later epoch is not given.
+    """
+    changes = []
+    for change in found:
+        if change is None:
+            raise RevertError(
+                f"{name}: what epoch {min(given)} has replaced is not kept any more; {way}, or "
+                "write a new one"
+            )
+        if change.epoch not in given:
+            raise RevertError(
+                f"{name}: epoch {change.epoch} is after what is reverted; revert it, too"
+            )
+        changes.append(change)
+    return changes
 
 
 def is_published(store: KeyStore, query_id: str, last: tuple[int, int | None], epoch: int) -> bool:

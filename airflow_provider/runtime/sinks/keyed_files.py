@@ -1,4 +1,4 @@
-"""Copy on write of a table by key: finds the rows of keys in its files, and writes files anew.
+"""Copy on write of a table by key: finds the rows of keys in its files, and rewrites files.
 
 Bounded memory: an epoch's changes, the rows that they replace, and a part of one file. What was
 found in a file is kept, because files never change: a commit that another writer was faster than
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PART_ROWS: Final = 262_144  # of a row group
 _PART_BYTES: Final = 64 * 2**20
-_FILE_BYTES: Final = 128 * 2**20  # a file that is written anew ends there
+_FILE_BYTES: Final = 128 * 2**20  # a rewritten file ends there
 
 
 Partition: TypeAlias = tuple[Any, ...]
@@ -145,7 +145,7 @@ def replaced_rows(found: Sequence[tuple[F, Found]], removed: pa.Array) -> list[t
     return files
 
 
-def written_anew(
+def rewritten(
     files: Sequence[tuple[F, pa.Array]],
     rows: Mapping[Partition, pa.Table],
     read: Callable[[F], Iterator[pa.Table]],

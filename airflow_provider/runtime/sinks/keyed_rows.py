@@ -165,6 +165,15 @@ class KeyedRows:
                 )
         return int(counted["changes"])
 
+    def check_tombstones(self, name: str, known: Sequence[str] | None) -> None:
+        """Refuse a table whose deletes are recorded by other columns; *known* is None for none."""
+        wanted = [*self.keys, *self.sequence_by]
+        if known is not None and list(known) != wanted:
+            raise ConfigError(
+                f"{name}: the table's deleted keys are recorded by {', '.join(known)}, and keys= "
+                f"and sequence_by= name {', '.join(wanted)}; keep to them, or write a new table"
+            )
+
     # --- messages ---------------------------------------------------------------------------------
 
     def conflict(
@@ -208,6 +217,13 @@ def log_superseded(name: str, epoch: int, changes: int, kept: int) -> None:
             changes - kept,
             changes,
         )
+
+
+def log_older(name: str, epoch: int, changes: int) -> None:
+    """Log how many changes of a published epoch are older than what the table has."""
+    if changes:
+        text = "%s: epoch %s: %s changes are older than the table's rows or deletes of their keys"
+        log.info(text, name, epoch, changes)
 
 
 def _columns(given: Sequence[str] | str) -> tuple[str, ...]:

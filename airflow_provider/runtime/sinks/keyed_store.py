@@ -32,9 +32,10 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.api.sink_errors import tampered_record_error
 from airflow_provider.runtime.base.typed_json import read_json
-from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.sinks.staging import folder_name
+from airflow_provider.runtime.errors import CorruptDocumentError, RevertError
+from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 from airflow_provider.runtime.storage.file_tree import flush
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_provider.runtime.api.sinks import EpochId
+    from airflow_provider.runtime.api.sinks import Committable, EpochId
 
 HOME: Final = "_spark-stream-keys"
 _TOMBSTONES: Final = f"{HOME}/tombstones"
@@ -272,6 +273,33 @@ def staged_home(query_id: str) -> str:
 def staged_folder(epoch: EpochId) -> str:
     """Return the folder of an epoch's staged changes, relative to the table."""
     return f"{staged_home(epoch.query_id)}/{folder_name(epoch)}"
+
+
+def is_appended(committable: Committable) -> bool:
+    """Whether the epoch was staged by the sink without keys, as the job was once."""
+    return "files" in committable.data and "changes" not in committable.data
+
+
+def check_by_key(name: str, committables: Sequence[Committable]) -> Sequence[Committable]:
+    """Return *committables*, of which every one was staged by key.
+
+    Raises:
+        RevertError: one was appended.
+    """
+    for committable in filter(is_appended, committables):
+        raise RevertError(
+            f"{name}: epoch {committable.epoch.epoch} was appended, before the sink had keys=; "
+            "revert it with the job as it was"
+        )
+    return committables
+
+
+def staged_paths(name: str, epoch: EpochId, paths: Sequence[str]) -> list[str]:
+    """Return the paths of an epoch's staged changes; refuse others."""
+    for path in paths:
+        if not (is_inside(path) and path.startswith(f"{staged_folder(epoch)}/")):
+            raise tampered_record_error(name, epoch, path)
+    return list(paths)
 
 
 def _decoded(path: str, metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:

@@ -14,12 +14,14 @@ import enum
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, RefusedRowsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
+
+    from airflow_provider.runtime.api.sinks import Committable
 
 Value: TypeAlias = "bool | int | str | dt.date | dt.datetime"
 
@@ -167,6 +169,20 @@ class Slice:
                 found = compared[operator](column, pa.scalar(value, column.type))
                 inside = pc.and_(inside, pc.fill_null(found, False))  # noqa: FBT003 - Arrow's form
         return inside
+
+
+def rows_outside(name: str, rows: int, part: Slice, staged: str = "") -> RefusedRowsError:
+    """Return the error of *rows* outside of the slice that their run replaces, *staged* there."""
+    where = f"; they are staged in {staged}" if staged else ""
+    return RefusedRowsError(
+        f"{name}: {rows:,} rows are not in the slice that the run replaces, {part.text}; nothing "
+        f"is published. Filter them out, or widen the slice{where}"
+    )
+
+
+def will_replace(replace: str | None, committables: Iterable[Committable]) -> bool:
+    """Whether a sink with *replace* replaces all rows of *committables*: they have its slice."""
+    return replace is not None and all(c.data.get("slice") == replace for c in committables)
 
 
 def count_inside(mask: pa.Array) -> int:

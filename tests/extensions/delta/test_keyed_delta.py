@@ -322,7 +322,7 @@ def test_an_epoch_of_late_changes_is_recorded(folder):
     assert {1: "a"} == names(folder)
 
 
-def test_only_files_with_the_keys_are_written_anew(folder):
+def test_only_files_with_the_keys_are_rewritten(folder):
     """A file whose bounds leave the keys out is not even read."""
     publish(folder, 0, *(Change(n, 1, "a") for n in range(10)))
     publish(folder, 1, *(Change(n, 1, "b") for n in range(10, 20)))
@@ -384,7 +384,7 @@ def test_words_that_cannot_work_are_refused(folder, options, says):
         ({"delta.appendOnly": "true"}, "appendOnly"),
     ],
 )
-def test_a_table_that_cannot_be_written_anew_is_refused(folder, configuration, says):
+def test_a_table_that_cannot_be_rewritten_is_refused(folder, configuration, says):
     """Before anything is staged or published."""
     write_deltalake(str(folder), CHANGES.empty_table(), configuration=configuration)
     with pytest.raises(SinkError, match=says):

@@ -206,7 +206,7 @@ def running(folder: Path) -> Iterator[Kdc]:
 
 
 def secured_hdfs(kdc: Kdc) -> dict[str, str]:
-    """Return the settings of an HDFS whose data travels as it is, and whose users log in."""
+    """Return the settings of an HDFS with unencrypted data, whose users log in."""
     return {
         **_logins(kdc),
         "dfs.namenode.kerberos.principal": principal("nn"),

@@ -92,7 +92,7 @@ def submit(yarn: Yarn, token: str) -> None:
 def test_yarn_is_asked_with_a_ticket_and_one_that_has_expired_is_an_unknown_state(
     manager: Yarn, kdc: Kdc
 ) -> None:
-    """Nothing follows from it, but a reason that says what to do; with a new ticket all goes on."""
+    """Nothing follows from it but a reason with the fix; with a new ticket the task continues."""
     kdc.log_in()
     submit(manager, "d1")
     client, handle = YarnClient([manager.url], kerberos.USER), yarn_handle("d1")
@@ -111,7 +111,7 @@ def test_yarn_is_asked_with_a_ticket_and_one_that_has_expired_is_an_unknown_stat
 
 
 def test_documents_need_a_ticket_and_one_that_has_expired_is_named(secured: Hdfs, kdc: Kdc) -> None:
-    """Without a valid ticket nothing is taken for missing; with a new one all goes on."""
+    """Without a valid ticket nothing is taken for missing; a new one is enough."""
     kdc.log_in()
     storage = open_storage(f"{secured.url}/tickets")
     created = storage.put_if_absent("lease", b"mine"), storage.put_if_absent("lease", b"theirs")

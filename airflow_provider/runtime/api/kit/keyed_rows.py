@@ -7,12 +7,20 @@ from airflow_provider.runtime.sinks.keyed_epoch import (
     Prepared,
     RevertPreparation,
     changes_from,
+    changes_to_revert,
     is_published,
 )
 from airflow_provider.runtime.sinks.keyed_files import as_schema, write_parquet
 from airflow_provider.runtime.sinks.keyed_merge import unique_changes
-from airflow_provider.runtime.sinks.keyed_rows import DELETED, KeyedRows, log_superseded
-from airflow_provider.runtime.sinks.keyed_store import KeyStore, staged_folder, staged_home
+from airflow_provider.runtime.sinks.keyed_rows import DELETED, KeyedRows, log_older, log_superseded
+from airflow_provider.runtime.sinks.keyed_store import (
+    KeyStore,
+    check_by_key,
+    is_appended,
+    staged_folder,
+    staged_home,
+    staged_paths,
+)
 
 __all__ = [
     "DELETED",
@@ -23,10 +31,15 @@ __all__ = [
     "RevertPreparation",
     "as_schema",
     "changes_from",
+    "changes_to_revert",
+    "check_by_key",
+    "is_appended",
     "is_published",
+    "log_older",
     "log_superseded",
     "staged_folder",
     "staged_home",
+    "staged_paths",
     "unique_changes",
     "write_parquet",
 ]

@@ -9,6 +9,17 @@ from airflow_provider.runtime.sinks.slices import (
     Slice,
     count_inside,
     parse_slice,
+    rows_outside,
+    will_replace,
 )
 
-__all__ = ["Bounds", "ColumnRange", "Relation", "Slice", "count_inside", "parse_slice"]
+__all__ = [
+    "Bounds",
+    "ColumnRange",
+    "Relation",
+    "Slice",
+    "count_inside",
+    "parse_slice",
+    "rows_outside",
+    "will_replace",
+]
