@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +29,15 @@ def location(tmp_path: Path) -> Any:
     from streams import Location
 
     return Location(tmp_path)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let a program answer in the place of the command that an operator runs."""
+
+    def answer(program: str) -> None:
+        whole = [sys.executable, "-c", f"import json, signal, sys\n{program}"]
+        place = "airflow_provider.operators.command_operator.module_command"
+        monkeypatch.setattr(place, lambda _: whole)
+
+    return answer

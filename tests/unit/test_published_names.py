@@ -33,7 +33,7 @@ TOOLS = {
     "comparisons": "operators runtime.base runtime.checkpoint runtime.cli runtime.driver "
     "runtime.entry_point runtime.errors runtime.jobdir runtime.queries runtime.samples "
     "runtime.sinks runtime.sources runtime.spark runtime.storage",
-    "maintenance": "runtime.base runtime.checkpoint runtime.cli runtime.errors "
+    "maintenance": "operators runtime.base runtime.checkpoint runtime.cli runtime.errors "
     "runtime.jobdir runtime.savepoints runtime.storage",
     "row_checks": "runtime.base runtime.cli runtime.errors runtime.failures runtime.jobdir "
     "runtime.queries runtime.sinks runtime.sources runtime.spark runtime.storage",

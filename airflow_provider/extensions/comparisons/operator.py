@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-from airflow.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.extensions.comparisons.report import EQUAL, EXIT_DIFFERENT
+from airflow_provider.operators.command_operator import CommandOperator
 from airflow_provider.operators.job_params import own_params
-from airflow_provider.runtime.base.host import module_command
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import IO
 
     from airflow.sdk import Context
 
-_CLI: Final = "airflow_provider.runtime.cli"
 
-
-class SparkCompareOperator(BaseOperator):
+class SparkCompareOperator(CommandOperator):
     """Compute a finished run again, or a new version of its job over the same input, and report.
 
     The command ``spark-stream verify``, or with *job* ``spark-stream compare``, runs on the worker:
@@ -83,7 +76,6 @@ class SparkCompareOperator(BaseOperator):
         self.conf = dict(conf or {})
         self.scratch = scratch
         self.fail_on_difference = fail_on_difference
-        self._process: subprocess.Popen[str] | None = None
         if job is None and self.job_params:
             raise ConfigError("params are those of a new version; give job, or leave them out")
         if job is not None and mode is not None:
@@ -98,7 +90,7 @@ class SparkCompareOperator(BaseOperator):
             AirflowException: the second computation has failed; a retry may help.
         """
         del context
-        code, said, last = self._run(self._arguments())
+        code, said, last = self.run_command(self._arguments())
         if code == EXIT_USAGE:
             raise AirflowFailException(last)
         if code not in {EXIT_OK, EXIT_DIFFERENT}:
@@ -109,11 +101,6 @@ class SparkCompareOperator(BaseOperator):
         if code == EXIT_DIFFERENT and self.fail_on_difference:
             raise AirflowFailException(report)
         return {"verdict": found["verdict"], "equal": found["verdict"] == EQUAL, "report": report}
-
-    def on_kill(self) -> None:
-        """End the command, which removes its scratch folder."""
-        if self._process is not None:
-            self._process.terminate()
 
     def _arguments(self) -> list[str]:
         if self.job is None:
@@ -130,22 +117,3 @@ class SparkCompareOperator(BaseOperator):
         for name in ("mode", "master", "scratch"):
             command += [f"--{name}", value] if (value := getattr(self, name)) else []
         return [*command, "--json"]
-
-    def _run(self, arguments: Sequence[str]) -> tuple[int, str, str]:
-        """Return the exit code, what was printed, and the last line of the log."""
-        lines = [""]
-        command = [*module_command(_CLI), *arguments]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            self._process = process
-            log = threading.Thread(target=self._log_lines, args=(process.stderr, lines))
-            log.start()
-            said = process.stdout.read() if process.stdout is not None else ""
-            log.join()
-        return process.returncode, said, lines[-1]
-
-    def _log_lines(self, stream: IO[str], lines: list[str]) -> None:
-        for line in stream:
-            self.log.info("%s", line.rstrip())
-            lines[:] = [line.strip()] if line.strip() else lines

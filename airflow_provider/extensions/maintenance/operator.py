@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
-from typing import IO, TYPE_CHECKING, Any, Final
-
-from airflow.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
-from airflow_provider.runtime.base.host import module_command
+from airflow_provider.operators.command_operator import CommandOperator
 from airflow_provider.runtime.base.typed_json import read_json
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 
@@ -18,10 +14,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-_CLI: Final = "airflow_provider.runtime.cli"
 
-
-class SparkMaintainOperator(BaseOperator):
+class SparkMaintainOperator(CommandOperator):
     """Compact a table, and expire what no replay, savepoint, reader or tag needs.
 
     The command ``spark-stream maintain`` runs on the worker, without Spark. XCom: the report, with
@@ -80,7 +74,6 @@ class SparkMaintainOperator(BaseOperator):
         self.target_size = target_size
         self.catalog = catalog
         self.changes_nothing = dry_run  # Airflow's operators have a method of that name
-        self._process: subprocess.Popen[str] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the command, and return its report.
@@ -90,7 +83,7 @@ class SparkMaintainOperator(BaseOperator):
             AirflowException: it has failed; a retry completes it.
         """
         del context
-        code, said, last = self._run(self._arguments())
+        code, said, last = self.run_command(self._arguments())
         if code == EXIT_USAGE:
             raise AirflowFailException(last)
         if code != EXIT_OK:
@@ -99,11 +92,6 @@ class SparkMaintainOperator(BaseOperator):
         for line in report["lines"]:
             self.log.info("%s", line)
         return report
-
-    def on_kill(self) -> None:
-        """End the command; the next one completes it."""
-        if self._process is not None:
-            self._process.terminate()
 
     def _arguments(self) -> list[str]:
         command = ["maintain", self.table]
@@ -122,27 +110,6 @@ class SparkMaintainOperator(BaseOperator):
         command += ["--accept-short-keep"] if self.accept_short_keep else []
         command += ["--dry-run"] if self.changes_nothing else []
         return [*command, "--json"]
-
-    def _run(self, arguments: Sequence[str]) -> tuple[int, str, str]:
-        """Return the exit code, what was printed, and the last line of the log."""
-        lines = [""]
-        with subprocess.Popen(
-            [*module_command(_CLI), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            self._process = process
-            log = threading.Thread(target=self._log_lines, args=(process.stderr, lines))
-            log.start()
-            said = process.stdout.read() if process.stdout is not None else ""
-            log.join()
-        return process.returncode, said, lines[-1]
-
-    def _log_lines(self, stream: IO[str], lines: list[str]) -> None:
-        for line in stream:
-            self.log.info("%s", line.rstrip())
-            lines[:] = [line.strip()] if line.strip() else lines
 
 
 def _listed(name: str, values: Sequence[str]) -> Sequence[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,17 +18,6 @@ def operator_module() -> Any:
     from airflow_provider.extensions.comparisons import operator
 
     return operator
-
-
-@pytest.fixture
-def command(monkeypatch, operator_module):
-    """Let a program answer in the place of the command; return what it is given."""
-
-    def answer(program: str) -> None:
-        whole = [sys.executable, "-c", f"import json, signal, sys\n{program}"]
-        monkeypatch.setattr(operator_module, "module_command", lambda _: whole)
-
-    return answer
 
 
 def task_of(operator_module: Any, **arguments: Any) -> Any:

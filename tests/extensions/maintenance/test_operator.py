@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -15,17 +14,6 @@ def operator_module() -> Any:
     from airflow_provider.extensions.maintenance import operator
 
     return operator
-
-
-@pytest.fixture
-def command(monkeypatch, operator_module):
-    """Let a program answer in the place of the command."""
-
-    def answer(program: str) -> None:
-        whole = [sys.executable, "-c", f"import json, signal, sys\n{program}"]
-        monkeypatch.setattr(operator_module, "module_command", lambda _: whole)
-
-    return answer
 
 
 def task_of(operator_module: Any, **arguments: Any) -> Any:
