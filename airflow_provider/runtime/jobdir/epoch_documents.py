@@ -79,6 +79,11 @@ class EpochRecord(Document):
     corrected: EventTimes | None = dataclasses.field(default=None, metadata=OMITTED)
 
     @property
+    def rows_written(self) -> int:
+        """The epoch's rows in all sinks, as far as they are counted."""
+        return sum(part["rows"] or 0 for part in self.sinks)
+
+    @property
     def logged(self) -> LoggedBatch | None:
         """Return what Spark's logs said of the batch when it ran; None when that is not kept."""
         return LoggedBatch(self.offsets, self.log_digests) if self.offsets is not None else None

@@ -254,7 +254,7 @@ def _replayed(directory: JobDirectory, run_id: str) -> dict[str, RevisedQuery]:
         for record in _published(directory, name):
             if record.run_id == run_id:
                 before = found.get(name) or RevisedQuery(0, 0)
-                found[name] = before.with_epoch(_rows(record), record.event_times)
+                found[name] = before.with_epoch(record.rows_written, record.event_times)
     return found
 
 
@@ -264,10 +264,6 @@ def _published(directory: JobDirectory, name: str) -> Iterator[EpochRecord]:
         for record in EpochRecords(storage, query_id).all():
             if record.committed is not None:
                 yield record
-
-
-def _rows(record: EpochRecord) -> int:
-    return sum(part["rows"] or 0 for part in record.sinks)
 
 
 def _of_upgrades(
@@ -335,7 +331,7 @@ def _of_epoch(
 ) -> Correction:
     run = directory.run(record.run_id).record()
     interval = run.interval if run is not None else None
-    part = RevisedQuery(1, _rows(record), times)
+    part = RevisedQuery(1, record.rows_written, times)
     runs = [RevisedRun(record.run_id, interval, {name: part})]
     epoch = record.epoch
     return Correction(f"{name}:{epoch}", epoch, ALSO, runs, query=name, query_id=record.query_id)

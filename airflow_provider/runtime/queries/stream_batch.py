@@ -94,7 +94,6 @@ class StreamBatch:
         is_known = all(source.is_known for source in self._query.sources)
         taps = self._rows.count_taps()
         rows = self._count_sources(self._execution)
-        read_again = (self._ran.executedPlan(), self._query.sources, rows or {})
         return BatchCounts(
             # A stream that the job opened by itself looks like a table.
             read=sum(rows.values()) if rows is not None and is_known else None,
@@ -104,7 +103,7 @@ class StreamBatch:
             sources=None if rows is None or "" in rows else rows,
             pushed=self._find_pushed() if self._is_first else {},
             event_times=event_times_of(self._ran),
-            corrected=corrected_times(*read_again),
+            corrected=corrected_times(self._ran.executedPlan(), self._query.sources, rows or {}),
         )
 
     def _count_sources(self, execution: Any) -> dict[str, int] | None:

@@ -26,17 +26,12 @@ def revised_runs(directory: JobDirectory, batches: Mapping[str, int]) -> list[Re
         for record in _standing_after(directory, name, batch):
             queries = found.setdefault(record.run_id, {})
             before = queries.get(name) or RevisedQuery(0, 0, complete_ms=complete_ms)
-            queries[name] = before.with_epoch(rows_of(record), record.event_times)
+            queries[name] = before.with_epoch(record.rows_written, record.event_times)
     runs = {run_id: directory.run(run_id).record() for run_id in found}
     return [
         RevisedRun(run_id, run.interval if run is not None else None, found[run_id])
         for run_id, run in sorted(runs.items(), key=lambda each: each[1].token if each[1] else 0)
     ]
-
-
-def rows_of(record: EpochRecord) -> int:
-    """Return the rows of an epoch in all sinks, as far as they are counted."""
-    return sum(part["rows"] or 0 for part in record.sinks)
 
 
 def _standing_after(directory: JobDirectory, name: str, batch: int) -> Iterator[EpochRecord]:

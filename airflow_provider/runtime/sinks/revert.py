@@ -277,5 +277,4 @@ def _published(
         is_folded = history.token_of(record.epoch) is not None
         if record.run_id == run_id and record.committed is not None and not is_folded:
             names = frozenset(part["name"] for part in record.sinks)
-            rows = sum(part["rows"] or 0 for part in record.sinks)
-            yield record.epoch, Written(epochs=1, rows=rows, sinks=names)
+            yield record.epoch, Written(epochs=1, rows=record.rows_written, sinks=names)
