@@ -45,6 +45,22 @@ def clicks(folder: Path) -> None:
     (folder / "clicks.json").write_text("\n".join(lines) + "\n")
 
 
+def changes(folder: Path) -> None:
+    """Write six changes of three keys, as JSON; the last one is a delete."""
+    lines = [
+        f'{{"id": {row % 3}, "at": "2026-01-01T00:0{row}:00Z", "op": "{"d" if row == 5 else "u"}", '
+        f'"name": "n{row}"}}'
+        for row in range(ROWS)
+    ]
+    (folder / "changes.json").write_text("\n".join(lines) + "\n")
+
+
+def delays(folder: Path) -> None:
+    """Write six delays of one day, without a header."""
+    lines = [f"2026-01-02,C{row},{row}" for row in range(ROWS)]
+    (folder / "delays.csv").write_text("\n".join(lines) + "\n")
+
+
 def checked(folder: Path) -> None:
     """Write six orders, as JSON; the first one breaks a rule."""
     orders = [
@@ -57,9 +73,13 @@ def checked(folder: Path) -> None:
 SAMPLES: Mapping[str, Callable[[Path], None]] = {
     "checked_orders": checked,
     "clicks_per_hour": clicks,
+    "customers": changes,
     "daily_delays": flights,
+    "one_day": delays,
     "turnover": orders,
 }
+# Parameters of jobs, beside the input and the output.
+PARAMS: Mapping[str, Mapping[str, str]] = {"one_day": {"day": "2026-01-02"}}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +104,8 @@ def test_a_job_of_a_page_ends_with_its_final_checkpoint(
 
     for name in block.functions():
         if name not in NEEDS_SERVERS:
-            final = ended(spark, tmp_path, f"{file}:{name}", SAMPLES[name])
+            params = [f"--param={key}={value}" for key, value in PARAMS.get(name, {}).items()]
+            final = ended(spark, tmp_path, f"{file}:{name}", SAMPLES[name], *params)
             assert ("FINISHED", ROWS) == (final["outcome"], final["rows_read"])
 
 
