@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg.outages import is_outage
 from airflow_provider.runtime.api.errors import (
-    AbsentInputError,
     ConfigError,
     LostInputError,
     OutageError,
+    SinkError,
     SparkStreamError,
 )
-from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.refusals import classify, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
     from airflow_provider.extensions.iceberg.table_options import TableOptions
@@ -34,52 +32,6 @@ _SHOWN: Final = frozenset({"name", "type", "warehouse", "py-io-impl", "py-catalo
 _UNFORESEEN: Final = (AssertionError, AttributeError, LookupError, TypeError)
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _LEAST_CHARS: Final = 4  # a shorter value would be found in every text
-
-
-class TableHandle:
-    """Loads one table through its catalog, which stays open between loads."""
-
-    def __init__(self, options: TableOptions) -> None:
-        self._options = options
-        self._catalog: Catalog | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the open catalog behind: another process opens its own."""
-        return {**self.__dict__, "_catalog": None}
-
-    def load(self) -> Table:
-        """Return the table as it is now.
-
-        Raises:
-            AbsentInputError: the catalog has no such table.
-            ConfigError: the extra is missing, the catalog refuses, or pyiceberg cannot read the
-                table's metadata.
-            OutageError: the catalog does not answer.
-        """
-        options = self._options
-        require_extra(f"{options.name}: the source", "iceberg", *_LIBRARIES, on_executors=True)
-        from pyiceberg.exceptions import NoSuchTableError
-
-        with errors_without_secrets(options):
-            catalog = self._open()
-            try:
-                return catalog.load_table(options.table)
-            except NoSuchTableError:
-                raise AbsentInputError(
-                    f"{options.name}: the catalog {catalog.name!r} has no such table; create it, "
-                    "or correct the table's name, or the catalog's (its property 'name'): an SQL "
-                    "catalog has its tables by that"
-                ) from None
-
-    def close(self) -> None:
-        catalog, self._catalog = self._catalog, None
-        if catalog is not None:
-            catalog.close()
-
-    def _open(self) -> Catalog:
-        if self._catalog is None:
-            self._catalog = open_catalog(self._options.catalog)
-        return self._catalog
 
 
 def open_catalog(named: str | Mapping[str, str]) -> Catalog:
@@ -141,6 +93,34 @@ def errors_without_secrets(
         if of_store or is_outage(error):
             raise OutageError(f"{options.name}: {text}") from None
         raise refusal_of(error, f"{options.name}: {text}") from None
+
+
+@contextmanager
+def writing_without_secrets(name: str, *secrets: Mapping[str, Any]) -> Iterator[None]:
+    """Turn errors of a store into the runtime's, in a task: in one line, without *secrets*' values.
+
+    The cause is dropped, as :func:`errors_without_secrets` does.
+
+    Raises:
+        OutageError: the store does not answer, or has ended the credentials.
+        SinkError: the rows cannot be written.
+    """
+    try:
+        yield
+    except SparkStreamError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each catalog and store has errors of its own
+        text = hidden(f"{type(error).__name__}: {error}", *secrets)
+        if isinstance(error, OSError) or is_outage(error):
+            raise OutageError(f"{name}: {text}") from None
+        raise SinkError(f"{name}: {text}") from None
+
+
+def hidden(text: str, *secrets: Mapping[str, Any]) -> str:
+    """Return *text* in one line, without the values of properties that could be secret."""
+    for each in secrets:
+        text = _hidden(text, each)
+    return text
 
 
 def _hidden(text: str, secrets: Mapping[str, Any]) -> str:

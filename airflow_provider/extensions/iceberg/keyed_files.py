@@ -6,9 +6,9 @@ import contextlib
 import datetime as dt
 import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from airflow_provider.extensions.iceberg import tables
+from airflow_provider.extensions.iceberg.table_staging import codec_of
 from airflow_provider.runtime.api.errors import ConfigError, CorruptDocumentError, SinkError
 from airflow_provider.runtime.api.kit.file_trees import flush
 from airflow_provider.runtime.api.kit.keyed_rows import as_schema, write_parquet
@@ -24,7 +24,6 @@ _LAST: Final = "spark-stream.keys."
 TOMBSTONES: Final = "spark-stream.tombstones"
 """The table property with the number of the table's tombstones."""
 
-_CODECS: Final = {"uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
 _EPOCH: Final = dt.date(1970, 1, 1)
 
 
@@ -71,22 +70,6 @@ def location_of(table: Table) -> str:
     return str(table.metadata.location).rstrip("/")
 
 
-def filesystem_of(table: Table) -> Any:
-    """Return pyarrow's filesystem, through the table's own ``io``, with paths below its folder."""
-    import pyarrow.fs as pafs
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    location = location_of(table)
-    if isinstance(table.io, PyArrowFileIO):
-        scheme, netloc, path = PyArrowFileIO.parse_location(location, table.io.properties)
-        return pafs.SubTreeFileSystem(path, table.io.fs_by_scheme(scheme, netloc))
-    parts = urlsplit(location)
-    io: Any = table.io  # an FsspecFileIO
-    found = io.get_fs(parts.scheme)
-    path = parts.path if parts.scheme in {"", "file"} else f"{parts.netloc}{parts.path}"
-    return pafs.SubTreeFileSystem(path, pafs.PyFileSystem(pafs.FSSpecHandler(found)))
-
-
 class IcebergState:
     """One state of an Iceberg table, for rows by key.
 
@@ -113,8 +96,7 @@ class IcebergState:
     ) -> None:
         self._table, self._name, self._key, self._schema = table, name, key, schema
         self._folder = folder
-        named = options.get("compression", "snappy").lower()
-        self._compression = _CODECS.get(named, named)
+        self._compression = codec_of(options)
         self.tombstones = tombstones_of(table)
         self.last = last_change(table, query_id)
 

@@ -18,18 +18,21 @@ from airflow_provider.extensions.iceberg.keyed_files import (
     TOMBSTONES,
     IcebergState,
     check_rewritable,
-    filesystem_of,
     last_change,
     location_of,
     properties_of,
     tombstones_of,
 )
 from airflow_provider.extensions.iceberg.ledger import Ledger, facts_of_epoch, mark_of
+from airflow_provider.extensions.iceberg.lent_store import (
+    filesystem_at,
+    folders_of,
+    remove_folder,
+)
 from airflow_provider.extensions.iceberg.reverts import check_same
 from airflow_provider.extensions.iceberg.sink import IcebergSink
 from airflow_provider.runtime.api.errors import ConfigError, SinkError
 from airflow_provider.runtime.api.kit.failpoints import failpoints
-from airflow_provider.runtime.api.kit.file_trees import remove_tree
 from airflow_provider.runtime.api.kit.keyed_rows import (
     EpochPreparation,
     KeyedRows,
@@ -47,13 +50,7 @@ from airflow_provider.runtime.api.kit.keyed_rows import (
     staged_paths,
     unique_changes,
 )
-from airflow_provider.runtime.api.kit.locations import spark_url
-from airflow_provider.runtime.api.kit.staging import (
-    PARQUET,
-    settings,
-    stage_files,
-    staged_epochs,
-)
+from airflow_provider.runtime.api.kit.staging import epochs_of
 from airflow_provider.runtime.api.sink_errors import (
     lost_commit_error,
     reading,
@@ -134,8 +131,7 @@ class KeyedIcebergSink(IcebergSink):
             table = self._ensure_table(self._arrow_schema(df))
         url = f"{location_of(table)}/{staged_folder(epoch)}"
         changes, count = self._keyed.newest(df)
-        with settings(df.sparkSession, PARQUET):
-            staged = stage_files(changes, spark_url(url), "parquet", options=self._options)
+        staged = self._write(changes, url, table)
         files = [f"{staged_folder(epoch)}/{path}" for path, _ in staged.files]
         return self._staged(table, files if staged.rows else [], count(self.name), epoch)
 
@@ -149,14 +145,18 @@ class KeyedIcebergSink(IcebergSink):
                 raise self._keyed.conflict(self.name, f"epoch {epoch.epoch}", conflicts)
             kept = len(unique)
         else:
-            remove_tree(f"{location_of(table)}/{staged_folder(epoch)}")
+            self._drop_staged(table, epoch)
         log_superseded(self.name, epoch.epoch, changes, kept)
         uuid = str(table.metadata.table_uuid)
         return Staged({"table_uuid": uuid, "changes": files, "superseded": changes - kept}, kept)
 
     @staticmethod
+    def _drop_staged(table: Table, epoch: EpochId) -> None:
+        remove_folder(table, f"{location_of(table)}/{staged_folder(epoch)}")
+
+    @staticmethod
     def _beside(table: Table) -> KeyStore:
-        return KeyStore(location_of(table), filesystem_of(table))
+        return KeyStore(location_of(table), filesystem_at(table, location_of(table)))
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class KeyedIcebergSink(IcebergSink):
         with self._errors():
             table = self._load()
             if table is not None:
-                remove_tree(f"{location_of(table)}/{staged_folder(committable.epoch)}")
+                self._drop_staged(table, committable.epoch)
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Remove garbage, and tombstones that a lost commit has written."""
@@ -299,9 +299,9 @@ class KeyedIcebergSink(IcebergSink):
             if table is None:
                 return
             home = f"{location_of(table)}/{staged_home(query_id)}"
-            for epoch in staged_epochs(home, query_id):
+            for epoch in epochs_of(folders_of(table, home), query_id):
                 if is_garbage(epoch.epoch, epoch.token):
-                    remove_tree(f"{location_of(table)}/{staged_folder(epoch)}")
+                    self._drop_staged(table, epoch)
             self._beside(table).remove_tombstones(
                 query_id,
                 through=Ledger.of(table.metadata, query_id).last,

@@ -8,7 +8,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.iceberg.catalogs import (
-    TableHandle,
     check_has_order,
     errors_without_secrets,
 )
@@ -18,6 +17,7 @@ from airflow_provider.extensions.iceberg.history import History, described
 from airflow_provider.extensions.iceberg.listing import Listing
 from airflow_provider.extensions.iceberg.positions import Position
 from airflow_provider.extensions.iceberg.reading import pinned, tasks_of
+from airflow_provider.extensions.iceberg.table_handle import TableHandle
 from airflow_provider.runtime.api.errors import ConfigError, LostInputError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Planner:
         table = self._load()
         with errors_without_secrets(self._options):
             files = self._between(table, start, end)
-        return tasks_of(files, table, pinned(table.metadata, self._schema))
+        return tasks_of(self._options.name, files, table, pinned(table.metadata, self._schema))
 
     def whole(self) -> list[FileTask]:
         """Return the tasks of the table as of now."""
@@ -136,7 +136,7 @@ class Planner:
             return []
         with errors_without_secrets(self._options):
             files = self._lists(table).whole(snapshot, table.io)
-        return tasks_of(files, table, pinned(table.metadata, self._schema))
+        return tasks_of(self._options.name, files, table, pinned(table.metadata, self._schema))
 
     def _take(self, table: Table, history: History, start: Position, budget: Budget) -> Position:
         lists, position = self._lists(table), start

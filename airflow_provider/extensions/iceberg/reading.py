@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg.catalogs import errors_without_secrets
 from airflow_provider.extensions.iceberg.columns import as_spark_batch, projected
+from airflow_provider.extensions.iceberg.lent_store import LentStore
 from airflow_provider.runtime.api.errors import LostInputError
 
 if TYPE_CHECKING:
@@ -29,17 +30,16 @@ _NAME_MAPPING: Final = "schema.name-mapping.default"
 
 @dataclasses.dataclass(frozen=True)
 class FileTask:
-    """The files of one task, and all that an executor needs to read them without the catalog.
+    """The files of one task, and all that an executor needs to read them.
 
     Attributes:
         metadata: the table's metadata without its snapshots.
-        properties: of the table's files' store, with its credentials.
+        store: the store of the table's files, with its credentials.
     """
 
     files: tuple[ListedFile, ...]
     metadata: TableMetadata = dataclasses.field(repr=False)
-    location: str
-    properties: dict[str, str] = dataclasses.field(repr=False)
+    store: LentStore
 
 
 def pinned(metadata: TableMetadata, schema: Schema) -> TableMetadata:
@@ -64,7 +64,9 @@ def pinned(metadata: TableMetadata, schema: Schema) -> TableMetadata:
     )
 
 
-def tasks_of(files: Sequence[ListedFile], table: Table, metadata: TableMetadata) -> list[FileTask]:
+def tasks_of(
+    name: str, files: Sequence[ListedFile], table: Table, metadata: TableMetadata
+) -> list[FileTask]:
     """Return tasks of about 128 MiB each, without the files that cannot match; none is split."""
     groups: list[list[ListedFile]] = []
     room = 0
@@ -77,8 +79,8 @@ def tasks_of(files: Sequence[ListedFile], table: Table, metadata: TableMetadata)
             room = _TASK_BYTES
         groups[-1].append(file)
         room -= cost
-    location, properties = table.metadata.location, dict(table.io.properties)
-    return [FileTask(tuple(group), metadata, location, properties) for group in groups]
+    store = LentStore.of(name, table)
+    return [FileTask(tuple(group), metadata, store) for group in groups]
 
 
 def read_files(
@@ -92,7 +94,6 @@ def read_files(
         OutageError: the store does not answer.
     """
     from pyiceberg.expressions import AlwaysTrue
-    from pyiceberg.io import load_file_io
     from pyiceberg.table import _parse_row_filter
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -101,10 +102,10 @@ def read_files(
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = projected(task.metadata.schema(), options.columns, options.name)
     where = AlwaysTrue() if options.where is None else _parse_row_filter(options.where)
-    io = load_file_io(task.properties, task.location)
-    reader = FileReader(task.metadata, io, columns, where)
+    with errors_without_secrets(options, store=task.store.properties):
+        reader = FileReader(task.metadata, task.store.io(), columns, where)
     for file in task.files:
-        with errors_without_secrets(options, file.path, task.properties):
+        with errors_without_secrets(options, file.path, task.store.properties):
             try:
                 for batch in reader.read(_scan_task(file)):
                     yield as_spark_batch(batch, wanted)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg import slices, tables
-from airflow_provider.extensions.iceberg.catalogs import open_catalog
+from airflow_provider.extensions.iceberg.catalogs import hidden, open_catalog
 from airflow_provider.extensions.iceberg.hive_swap import compare_and_swap
 from airflow_provider.extensions.iceberg.ledger import (
     Ledger,
@@ -23,6 +23,12 @@ from airflow_provider.extensions.iceberg.ledger import (
     mark_of,
     marked,
     published_token,
+)
+from airflow_provider.extensions.iceberg.lent_store import (
+    folders_of,
+    is_in_object_store,
+    lend,
+    remove_folder,
 )
 from airflow_provider.extensions.iceberg.outages import is_outage
 from airflow_provider.extensions.iceberg.reverts import RevertPlan, plan_revert
@@ -33,6 +39,7 @@ from airflow_provider.extensions.iceberg.schema import (
     partition_columns,
     staged_schema,
 )
+from airflow_provider.extensions.iceberg.table_staging import check_options, stage_rows
 from airflow_provider.runtime.api.errors import (
     ConfigError,
     OutageError,
@@ -42,7 +49,6 @@ from airflow_provider.runtime.api.errors import (
 from airflow_provider.runtime.api.kit.clock import Clock, SystemClock
 from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.failpoints import failpoints
-from airflow_provider.runtime.api.kit.file_trees import remove_tree
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
 from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
@@ -53,10 +59,10 @@ from airflow_provider.runtime.api.kit.staging import (
     PARQUET,
     StagedFiles,
     check_append_only,
+    epochs_of,
     own_errors,
     settings,
     stage_files,
-    staged_epochs,
 )
 from airflow_provider.runtime.api.sink_errors import skipped_epoch_error, tampered_record_error
 from airflow_provider.runtime.api.sinks import (
@@ -69,12 +75,12 @@ from airflow_provider.runtime.api.sinks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +112,12 @@ class IcebergSink:
         self._replace = replace
         self._clock = clock or SystemClock()
         self._catalog: Catalog | None = None
+        self._lent: Mapping[str, Any] = {}
         self._opening = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open catalog behind: another process opens its own."""
-        return {**self.__dict__, "_catalog": None, "_opening": None}
+        return {**self.__dict__, "_catalog": None, "_lent": {}, "_opening": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _opening=threading.Lock())
@@ -149,7 +156,7 @@ class IcebergSink:
         except SparkStreamError:
             raise
         except Exception as error:  # each catalog has errors of its own
-            msg = f"{self.name}: the catalog cannot be reached: {error}"
+            msg = f"{self.name}: the catalog cannot be reached: {self._without_secrets(error)}"
             if is_outage(error):
                 raise OutageError(msg) from error
             raise refusal_of(error, msg) from error
@@ -162,6 +169,8 @@ class IcebergSink:
             new_partition_fields(schema, self._partition_by, self.name)
         else:
             check_fits(table, arrow, self._partition_by, self.name)
+            if is_in_object_store(table):
+                check_options(self._options, self.name)
         if self._replace is not None:
             slices.slice_of(self._replace, schema, self.name)
 
@@ -188,9 +197,10 @@ class IcebergSink:
         with self._errors():
             table = self._ensure_table(self._arrow_schema(df))
         folder = tables.folder_of(table, epoch)
-        staged = self._write(df, spark_url(folder), table)
+        # A file must hold one partition's rows.
+        staged = self._write(df, folder, table, partition_columns(table, df, self.name))
         if staged.rows == 0:
-            remove_tree(folder)
+            remove_folder(table, folder)
         found = [name for name, _ in staged.files] if staged.rows else []
         with self._errors():
             # Only what is published is named, so that a revert finds all that is named.
@@ -208,24 +218,34 @@ class IcebergSink:
             slices.check_rows_inside(table, paths, self._replace, self.name)
         return {**data, "slice": self._replace}
 
-    def _write(self, df: DataFrame, folder: str, table: Table) -> StagedFiles:
-        # A file must hold one partition's rows and all columns, but Spark takes the columns that it
-        # makes folders of out of the files: so it gets copies to take.
-        made = partition_columns(table, df, self.name)
-        copies = {f"__partition_{number}": column for number, column in enumerate(made)}
+    def _write(
+        self, df: DataFrame, folder: str, table: Table, partition_by: Sequence[Column] = ()
+    ) -> StagedFiles:
+        if is_in_object_store(table):
+            return stage_rows(
+                df, folder, table, self.name, partition_by=partition_by, options=self._options
+            )
+        # Spark makes folders of columns, and takes them out of the files, which need all: so it
+        # gets copies to take.
+        copies = {f"__partition_{number}": column for number, column in enumerate(partition_by)}
         if copies:
             df = df.withColumns(copies).hint("rebalance", *copies)
         with settings(df.sparkSession, PARQUET):
             return stage_files(
-                df, folder, "parquet", partition_by=tuple(copies), options=self._options
+                df,
+                spark_url(folder),
+                "parquet",
+                partition_by=tuple(copies),
+                options=self._options,
             )
 
     def _ensure_table(self, arrow: pa.Schema) -> Table:
         table = self._load()
         if table is None:
-            table = tables.create_table(
+            made = tables.create_table(
                 self._open(), self._table_name, self.name, arrow, self._partition_by
             )
+            table = lend(self.name, made)
         try:
             check_fits(table, arrow, self._partition_by, self.name)
         except ConfigError as error:  # it was made or changed after check()
@@ -329,7 +349,8 @@ class IcebergSink:
                     elif isinstance(error, SparkStreamError) or not is_outage(error):
                         raise
                     else:
-                        log.warning("%s: the catalog is away: %s; trying again", self.name, error)
+                        why = self._without_secrets(error)
+                        log.warning("%s: the catalog is away: %s; trying again", self.name, why)
                         retries = outages
                     if not retries.failed():
                         raise
@@ -365,7 +386,8 @@ class IcebergSink:
             table = self._load()
             if table is None:
                 return
-            for epoch in staged_epochs(f"{tables.data_folder(table)}/{query_id}", query_id):
+            staged = folders_of(table, f"{tables.data_folder(table)}/{query_id}")
+            for epoch in epochs_of(staged, query_id):
                 if is_garbage(epoch.epoch, epoch.token):
                     self._remove(table, epoch, tables.folder_of(table, epoch))
 
@@ -376,7 +398,7 @@ class IcebergSink:
         if maybe_published and tables.is_referenced(table, folder):
             return
         if tables.is_below(table, folder):
-            remove_tree(folder)
+            remove_folder(table, folder)
 
     # --- reverting ------------------------------------------------------------------------------
 
@@ -450,13 +472,19 @@ class IcebergSink:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            return self._open().load_table(self._table_name)
+            table = self._open().load_table(self._table_name)
         except NoSuchTableError:
             return None
+        self._lent = table.io.properties
+        return lend(self.name, table)
+
+    def _without_secrets(self, error: Exception) -> str:
+        own = self._catalog.properties if self._catalog is not None else {}
+        return hidden(str(error), own, self._lent)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        with own_errors(self.name):
+        with own_errors(self.name, self._without_secrets):
             try:
                 yield
             except FileNotFoundError as error:

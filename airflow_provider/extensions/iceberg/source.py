@@ -9,10 +9,11 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider.extensions.iceberg import positions
-from airflow_provider.extensions.iceberg.catalogs import TableHandle, check_has_order
+from airflow_provider.extensions.iceberg.catalogs import check_has_order
 from airflow_provider.extensions.iceberg.columns import projected
 from airflow_provider.extensions.iceberg.history import History
 from airflow_provider.extensions.iceberg.positions import Position
+from airflow_provider.extensions.iceberg.table_handle import TableHandle
 from airflow_provider.extensions.iceberg.table_options import SNAPSHOT, Starts, TableOptions
 from airflow_provider.runtime.api.errors import ConfigError
 from airflow_provider.runtime.api.kit.lineage import folder_dataset

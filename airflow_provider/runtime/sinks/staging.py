@@ -40,14 +40,19 @@ def check_append_only(name: str, output_mode: str) -> None:
 
 
 @contextmanager
-def own_errors(name: str) -> Iterator[None]:
-    """Turn what libraries, catalogs and stores raise into a `SinkError` that names the sink."""
+def own_errors(name: str, text_of: Callable[[Exception], str] = str) -> Iterator[None]:
+    """Turn what libraries, catalogs and stores raise into a `SinkError` that names the sink.
+
+    Args:
+        name: the sink's.
+        text_of: returns what an error says, without secrets.
+    """
     try:
         yield
     except SparkStreamError:
         raise
     except Exception as error:  # each of them has errors of its own
-        raise SinkError(f"{name}: {type(error).__name__}: {error}") from error
+        raise SinkError(f"{name}: {type(error).__name__}: {text_of(error)}") from error
 
 
 _WRITER_OPTIONS: Final = {
@@ -66,7 +71,12 @@ def folder_name(epoch: EpochId) -> str:
 
 def staged_epochs(url: str, query_id: str) -> list[EpochId]:
     """Return the epochs for which there is a folder under *url*, the query's home."""
-    matches = [match for name in folders_in(url) if (match := _FOLDER.fullmatch(name))]
+    return epochs_of(folders_in(url), query_id)
+
+
+def epochs_of(folders: Sequence[str], query_id: str) -> list[EpochId]:
+    """Return the epochs of a query whose folders have these names; other names are skipped."""
+    matches = [match for name in folders if (match := _FOLDER.fullmatch(name))]
     return [EpochId("", query_id, int(m["epoch"]), int(m["token"])) for m in matches]
 
 

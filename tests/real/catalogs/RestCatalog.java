@@ -1,4 +1,5 @@
 import java.net.InetSocketAddress;
+import java.util.HashMap;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.CatalogUtil;
@@ -13,11 +14,15 @@ public final class RestCatalog {
   public static void main(String[] arguments) throws Exception {
     var port = Integer.parseInt(arguments[0]);
     var properties =
-        Map.of(
-            "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
-            "uri", "jdbc:sqlite:" + arguments[1] + "?busy_timeout=10000",
-            "jdbc.schema-version", "V1",
-            "warehouse", arguments[2]);
+        new HashMap<String, String>(
+            Map.of(
+                "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
+                "uri", "jdbc:sqlite:" + arguments[1] + "?busy_timeout=10000",
+                "jdbc.schema-version", "V1",
+                "warehouse", arguments[2]));
+    for (var more = 3; more < arguments.length; more += 2) {
+      properties.put(arguments[more], arguments[more + 1]);
+    }
     var catalog = CatalogUtil.buildIcebergCatalog("rest", properties, new Configuration());
     var context = new ServletContextHandler();
     context.addServlet(

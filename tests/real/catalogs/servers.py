@@ -79,7 +79,17 @@ class CatalogServer:
 
 
 class RestServer(CatalogServer):
-    """Iceberg's REST catalog over SQLite."""
+    """Iceberg's REST catalog over SQLite; its tables are in *warehouse*, with more properties."""
+
+    def __init__(
+        self,
+        folder: Path,
+        warehouse: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self._warehouse = warehouse or f"file:{self.warehouse}"
+        self._more = [text for pair in (properties or {}).items() for text in pair]
 
     @property
     def properties(self) -> dict[str, str]:
@@ -88,7 +98,7 @@ class RestServer(CatalogServer):
     def command(self) -> list[str]:
         hadoop = [path for each in _FOR_ICEBERG for path in SPARKS_JARS.glob(each)]
         jars = ":".join(map(str, [*jars_of(HERE / "pom.xml"), *hadoop]))
-        places = [str(self.folder / "catalog.db"), f"file:{self.warehouse}"]
+        places = [str(self.folder / "catalog.db"), self._warehouse, *self._more]
         return ["-cp", jars, str(HERE / "RestCatalog.java"), str(self.port), *places]
 
     def is_up(self) -> bool:
