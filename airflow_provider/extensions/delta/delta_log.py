@@ -102,6 +102,25 @@ class DeltaLog:
         )
         self._flush(0)
 
+    def add_columns(
+        self, table: DeltaTable, fields: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    ) -> None:
+        """Add columns as the version after the one that *table* was loaded at.
+
+        It is a version of its own: delta-rs' transactions of files change no schema.
+
+        Raises:
+            Exception: of delta-rs; it may or may not have happened, which the next load tells.
+
+        Crash safety: the whole version or nothing.
+        """
+        from deltalake import Schema
+
+        added = Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)}))
+        version = table.version() + 1
+        table.alter.add_columns(list(added.fields), commit_properties=_swapping({}, facts))
+        self._flush(version)
+
     def write(self, table: DeltaTable, change: TableChange) -> None:
         """Write *change* as the version after the one that *table* was loaded at.
 

@@ -11,6 +11,9 @@ ALL: Final = (
     #: Epoch N in the table, unknown to the job directory: the next start finds `commits/N` and
     #: publishes what is not there yet.
     "delta.committed",
+    #: The table has the epoch's new columns, null in all rows: the next start finds `commits/N` and
+    #: publishes what is not there yet.
+    "delta.columns-added",
     #: The table unchanged: the same command, which `status` names, reverts what is left.
     "delta.reverting",
     #: The epochs removed from the table, and refused from then on: the same command, which `status`

@@ -29,6 +29,7 @@ from airflow_provider.runtime.api.errors import (
     ConfigError,
     SinkError,
 )
+from airflow_provider.runtime.api.kit.added_columns import added_columns
 from airflow_provider.runtime.api.kit.failpoints import failpoints
 from airflow_provider.runtime.api.kit.file_trees import remove_tree
 from airflow_provider.runtime.api.kit.keyed_rows import (
@@ -93,9 +94,12 @@ class KeyedDeltaSink(DeltaSink):
         *,
         keyed: KeyedRows,
         clock: Clock | None = None,
+        adds_columns: bool = False,
     ) -> None:
         self._keyed = keyed
-        super().__init__(path, partition_by, options, storage_options, clock)
+        super().__init__(
+            path, partition_by, options, storage_options, clock, adds_columns=adds_columns
+        )
 
     def _open(self) -> None:
         super()._open()
@@ -172,7 +176,7 @@ class KeyedDeltaSink(DeltaSink):
             remove_tree(f"{self._url}/{staged_folder(epoch)}")
         log_superseded(self.name, epoch.epoch, changes, kept)
         data = {"schema": schema, "changes": files, "superseded": changes - kept}
-        return Staged(data, kept)
+        return Staged({**data, **self._adds(schema)}, kept)
 
     def _rows_of(self, paths: Sequence[str]) -> pa.Table:
         rows = self._beside().read_rows(paths)
@@ -204,7 +208,7 @@ class KeyedDeltaSink(DeltaSink):
             table = self._ensure_table(committable, fence)
             if not paths or self._has(table, epoch, fence):
                 return
-            self._check_takes(table, committable)
+            table = self._check_takes(table, committable, fence)
             if not work:
                 changes = self._load_changes(epoch, paths, fence)
                 if changes is None:
@@ -261,11 +265,16 @@ class KeyedDeltaSink(DeltaSink):
         if made.tombstones != state.tombstones:
             self._beside().drop_tombstones(state.tombstones)
 
-    def _check_takes(self, table: DeltaTable, committable: Committable) -> None:
+    def _check_takes(self, table: DeltaTable, committable: Committable, fence: Fence) -> DeltaTable:
+        self._check_rewritable(table, committable)
+        return self._with_columns(table, committable, fence)
+
+    def _check_rewritable(self, table: DeltaTable, committable: Committable) -> None:
         with reading(self.name, committable):
             schema = committable.data["schema"]
+        adds = added_columns(self.name, committable)
         try:
-            check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
+            check_fits(TableFacts.of(table), schema, self._partition_by, self.name, adds)
             check_rewritable(table, schema, self.name)
         except ConfigError as error:  # it was made or changed after check()
             raise SinkError(str(error)) from error
@@ -422,6 +431,8 @@ class KeyedDeltaSink(DeltaSink):
             self.name, self._beside(), self._keyed, query_id, changes
         )
         state = self._state(table, query_id, work.schema, folder_of_revert(query_id))
-        self._check_takes(table, written[0])
+        # The newest one has every column that one of them has added.
+        newest = max(written, key=lambda committable: committable.epoch.epoch)
+        self._check_rewritable(table, newest)
         work.check(state)
         return work, state

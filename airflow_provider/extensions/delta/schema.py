@@ -8,9 +8,10 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.added_columns import absent_column_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from deltalake import DeltaTable
 
@@ -121,9 +122,21 @@ def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], nam
 
 
 def check_fits(
-    table: TableFacts, schema: Mapping[str, Any], partition_by: Sequence[str], name: str
+    table: TableFacts,
+    schema: Mapping[str, Any],
+    partition_by: Sequence[str],
+    name: str,
+    adds: Collection[str] = (),
 ) -> None:
-    """Refuse a table that the rows do not fit in, or that requires more than the sink does."""
+    """Refuse a table that the rows do not fit in, or that requires more than the sink does.
+
+    Args:
+        table: its facts.
+        schema: the rows'.
+        partition_by: the sink's words.
+        name: the sink's.
+        adds: the columns that the table need not have, because the sink adds them.
+    """
     _check_rules(table, name)
     if tuple(partition_by) != table.partition_by:
         has = ", ".join(table.partition_by) or "no column"
@@ -134,9 +147,8 @@ def check_fits(
     for field in schema["fields"]:
         known = theirs.pop(field["name"], None)
         if known is None:
-            raise ConfigError(
-                f"{name}: the table has no column {field['name']!r}; add it, or select others"
-            )
+            _check_new(field["name"], table, name, adds)
+            continue
         if _plain(known["type"]) != field["type"]:
             raise ConfigError(
                 f"{name}: column {field['name']!r} is {_shown(field['type'])}, but "
@@ -151,6 +163,17 @@ def check_fits(
         raise ConfigError(
             f"{name}: there is no column {missing.pop()!r}, by which the table is partitioned"
         )
+
+
+def _check_new(column: str, table: TableFacts, name: str, adds: Collection[str]) -> None:
+    if column not in adds:
+        raise absent_column_error(name, column)
+    for field in table.schema["fields"]:
+        if field["name"].lower() == column.lower():
+            raise ConfigError(
+                f"{name}: the table has the column {field['name']!r}, and Delta's columns differ "
+                f"by more than case; rename {column!r} in the query"
+            )
 
 
 def _check_rules(table: TableFacts, name: str) -> None:

@@ -30,6 +30,11 @@ from airflow_provider.runtime.api.errors import (
     SinkError,
     SparkStreamError,
 )
+from airflow_provider.runtime.api.kit.added_columns import (
+    added_columns,
+    log_added,
+    missing_columns,
+)
 from airflow_provider.runtime.api.kit.clock import Clock, SystemClock
 from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.failpoints import failpoints
@@ -94,6 +99,7 @@ class DeltaSink:
         clock: Clock | None = None,
         *,
         replace: str | None = None,
+        adds_columns: bool = False,
     ) -> None:
         local = local_path_of(path)
         self._url = (local if local is not None else path).rstrip("/")
@@ -101,6 +107,7 @@ class DeltaSink:
         self._options = options
         self._storage_options = storage_options
         self._replace = replace
+        self._adds_columns = adds_columns
         self._clock = clock or SystemClock()
         self._open()
 
@@ -156,7 +163,9 @@ class DeltaSink:
             msg = f"{self.name}: the table cannot be read: {error}"
             raise refusal_of(error, msg) from error
         if table is not None:
-            check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
+            facts = TableFacts.of(table)
+            adds = self._new_columns(facts, schema)
+            check_fits(facts, schema, self._partition_by, self.name, adds)
             if self._replace is not None:
                 slices.check_replaceable(table, self.name)
 
@@ -211,7 +220,19 @@ class DeltaSink:
             remove_tree(url)
         files = [(f"{folder}/{path}", size) for path, size in staged.files if staged.rows]
         data = {"schema": schema, "files": self._with_rows(files, schema)}
-        return Staged(self._in_slice(data), staged.rows)
+        return Staged(self._in_slice({**data, **self._adds(schema)}), staged.rows)
+
+    def _new_columns(self, facts: TableFacts, schema: Mapping[str, Any]) -> tuple[str, ...]:
+        if not self._adds_columns:
+            return ()
+        known = (field["name"] for field in facts.schema["fields"])
+        return missing_columns((field["name"] for field in schema["fields"]), known)
+
+    def _adds(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a staging records of the columns that its table lacks."""
+        table = self._loaded() if self._adds_columns else None
+        adds = () if table is None else self._new_columns(TableFacts.of(table), schema)
+        return {"adds": list(adds)} if adds else {}
 
     def _in_slice(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of a staging with its slice, in which every row must be."""
@@ -247,12 +268,7 @@ class DeltaSink:
             has_files = bool(delta_log.files_of(committable))
             if not (has_files or part) or self._has(table, epoch, fence):
                 return
-            try:
-                check_fits(
-                    TableFacts.of(table), committable.data["schema"], self._partition_by, self.name
-                )
-            except ConfigError as error:  # it was made or changed after check()
-                raise SinkError(str(error)) from error
+            table = self._with_columns(table, committable, fence)
             read[:] = read or self._read_staged(committable)
             old = slices.Replacement((), ())
             if part is not None:
@@ -306,6 +322,27 @@ class DeltaSink:
         if table is None:
             raise SinkError(f"{self.name}: the table was removed while it was written to")
         return table
+
+    def _with_columns(
+        self, table: DeltaTable, committable: Committable, fence: Fence
+    ) -> DeltaTable:
+        """Return the table with all columns of the epoch's rows; it adds those that are new."""
+        schema = committable.data["schema"]
+        facts, adds = TableFacts.of(table), added_columns(self.name, committable)
+        try:
+            check_fits(facts, schema, self._partition_by, self.name, adds)
+        except ConfigError as error:  # it was made or changed after check()
+            raise SinkError(str(error)) from error
+        known = (field["name"] for field in facts.schema["fields"])
+        new = missing_columns((field["name"] for field in schema["fields"]), known)
+        if not new:
+            return table
+        fields = [field for field in schema["fields"] if field["name"] in new]
+        log_added(self.name, committable.epoch.epoch, new)
+        fence.check()
+        self._log.add_columns(table, fields, delta_log.commit_info(committable))
+        failpoints.hit("delta.columns-added")
+        return self._ensure_table(committable, fence)
 
     def _read_staged(self, committable: Committable) -> list[DataFile]:
         try:

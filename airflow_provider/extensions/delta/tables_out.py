@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.delta.keyed_sink import KeyedDeltaSink
 from airflow_provider.extensions.delta.sink import DeltaSink
+from airflow_provider.runtime.api.kit.added_columns import may_add_columns
 from airflow_provider.runtime.api.kit.keyed_rows import KeyedRows
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def delta(
     sequence_by: Sequence[str] | str = (),
     delete_when: str | None = None,
     replace: str | None = None,
+    schema_changes: str = "refuse",
 ) -> DeltaSink:
     """Write a query's rows to a Delta Lake table, one version per epoch.
 
@@ -44,6 +46,9 @@ def delta(
         replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
             the run's commit removes the rows in it, and adds the new ones, in one version. It has
             comparisons of columns with literals, joined by AND. The run is then one in BATCH.
+        schema_changes: what happens to columns of the query that the table lacks: ``refuse``, or
+            ``add``, which adds them with the first epoch that has them; older rows have nulls
+            there. Types are never changed.
 
     Raises:
         ConfigError: the words contradict each other.
@@ -51,10 +56,8 @@ def delta(
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     keyed = KeyedRows.of(keys, sequence_by, delete_when)
     keyed.check_unused(f"delta:{path}", replace)
+    adds = may_add_columns(f"delta:{path}", schema_changes)
+    of_writers = dict(options or {}), dict(storage_options or {})
     if keyed.keys:
-        return KeyedDeltaSink(
-            path, columns, dict(options or {}), dict(storage_options or {}), keyed=keyed
-        )
-    return DeltaSink(
-        path, columns, dict(options or {}), dict(storage_options or {}), replace=replace
-    )
+        return KeyedDeltaSink(path, columns, *of_writers, keyed=keyed, adds_columns=adds)
+    return DeltaSink(path, columns, *of_writers, replace=replace, adds_columns=adds)

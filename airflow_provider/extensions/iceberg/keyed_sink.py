@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.extensions.iceberg import tables
+from airflow_provider.extensions.iceberg.added_columns import begin_change, recorded
 from airflow_provider.extensions.iceberg.keyed_files import (
     TOMBSTONES,
     IcebergState,
@@ -84,8 +85,9 @@ class KeyedIcebergSink(IcebergSink):
         *,
         keyed: KeyedRows,
         clock: Clock | None = None,
+        adds_columns: bool = False,
     ) -> None:
-        super().__init__(table, catalog, partition_by, options, clock)
+        super().__init__(table, catalog, partition_by, options, clock, adds_columns=adds_columns)
         self._keyed = keyed
 
     @property
@@ -127,13 +129,15 @@ class KeyedIcebergSink(IcebergSink):
         Raises:
             RefusedRowsError: a null in a key or a sequence, or two rows of which neither is newer.
         """
+        arrow = self._arrow_schema(df)
         with self._errors():
-            table = self._ensure_table(self._arrow_schema(df))
+            table = self._ensure_table(arrow)
         url = f"{location_of(table)}/{staged_folder(epoch)}"
         changes, count = self._keyed.newest(df)
         staged = self._write(changes, url, table)
         files = [f"{staged_folder(epoch)}/{path}" for path, _ in staged.files]
-        return self._staged(table, files if staged.rows else [], count(self.name), epoch)
+        made = self._staged(table, files if staged.rows else [], count(self.name), epoch)
+        return Staged({**made.data, **recorded(table, arrow, self.name)}, made.rows)
 
     def _staged(self, table: Table, files: list[str], changes: int, epoch: EpochId) -> Staged:
         kept = 0
@@ -212,13 +216,14 @@ class KeyedIcebergSink(IcebergSink):
     ) -> None:
         epoch = committable.epoch
         folder = tables.folder_of(table, epoch)
-        state = self._state(table, epoch.query_id, work.schema, folder)
+        change, then = begin_change(table, committable, self.name)
+        state = self._state(then, epoch.query_id, work.schema, folder)
         made = work.prepare(state)
-        change = tables.change_files(
-            table,
+        tables.change_files(
+            change,
             facts_of_epoch(epoch),
             {
-                **tables.name_mapping_of(table),
+                **tables.name_mapping_of(then),
                 **ledger.with_published(epoch.epoch).to_properties(),
                 **mark_of(committable.writer),
                 **properties_of(epoch.query_id, epoch.epoch, made.change or 0, made.tombstones),
@@ -354,8 +359,9 @@ class KeyedIcebergSink(IcebergSink):
             after = ledger.with_reverted(epochs)
             number = tombstones_of(table)
             named = number if made is None else made.tombstones
-            change = tables.change_files(
-                table,
+            change = tables.begin_change(table)
+            tables.change_files(
+                change,
                 after.facts_of_revert(epochs),
                 {**after.to_properties(), TOMBSTONES: str(named)},
                 added=made.added if made is not None else (),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.added_columns import absent_column_error
 from airflow_provider.runtime.api.kit.columns import quoted
 from airflow_provider.runtime.api.kit.spark import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import pyarrow as pa
     from pyiceberg.partitioning import PartitionField
@@ -97,11 +98,25 @@ def _check_source(kind: Any, column: str, name: str) -> None:
         )
 
 
-def check_fits(table: Table, arrow: pa.Schema, partition_by: Sequence[str], name: str) -> None:
-    """Refuse an existing table that cannot take files with the columns *arrow*."""
-    schema = table.schema()
+def check_fits(
+    table: Table,
+    arrow: pa.Schema,
+    partition_by: Sequence[str],
+    name: str,
+    adds: Collection[str] = (),
+) -> None:
+    """Refuse an existing table that cannot take files with the columns *arrow*.
+
+    The columns *adds* it need not have, because the sink adds them.
+    """
+    schema, known = table.schema(), names_of(table)
     for field in arrow:
-        _check_column(schema, field, table.metadata.format_version, name)
+        if field.name in known:
+            _check_column(schema, field, table.metadata.format_version, name)
+        elif field.name in adds:
+            new_schema(arrow, name)
+        else:
+            raise absent_column_error(name, field.name)
     for column in schema.fields:
         if column.required:
             raise ConfigError(
@@ -112,14 +127,15 @@ def check_fits(table: Table, arrow: pa.Schema, partition_by: Sequence[str], name
     _check_partitions(table, arrow, partition_by, name)
 
 
+def names_of(table: Table) -> list[str]:
+    """Return the names of a table's columns."""
+    return [field.name for field in table.schema().fields]
+
+
 def _check_column(schema: Schema, field: Any, version: Any, name: str) -> None:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible
 
-    if field.name not in schema.column_names:
-        raise ConfigError(
-            f"{name}: the table has no column {field.name!r}; add it to the table or drop it"
-        )
     only = schema.select(field.name)
     try:
         _check_pyarrow_schema_compatible(only, pa.schema([field]), format_version=version)
@@ -136,7 +152,7 @@ def _check_names(table: Table, arrow: pa.Schema, name: str) -> None:
     mapping = table.metadata.name_mapping()
     if mapping is None:
         return  # the first commit adds one
-    for field in arrow:
+    for field in (f for f in arrow if f.name in names_of(table)):
         wanted = table.schema().find_field(field.name).field_id
         known = [m.field_id for m in mapping.root if field.name in m.names]
         if known != [wanted]:

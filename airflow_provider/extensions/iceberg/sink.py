@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg import slices, tables
+from airflow_provider.extensions.iceberg.added_columns import begin_change, recorded
 from airflow_provider.extensions.iceberg.catalogs import hidden, open_catalog
 from airflow_provider.extensions.iceberg.hive_swap import compare_and_swap
 from airflow_provider.extensions.iceberg.ledger import (
@@ -104,12 +105,14 @@ class IcebergSink:
         clock: Clock | None = None,
         *,
         replace: str | None = None,
+        adds_columns: bool = False,
     ) -> None:
         self._table_name = table
         self._catalog_named = catalog
         self._partition_by = partition_by
         self._options = options
         self._replace = replace
+        self._adds_columns = adds_columns
         self._clock = clock or SystemClock()
         self._catalog: Catalog | None = None
         self._lent: Mapping[str, Any] = {}
@@ -168,7 +171,7 @@ class IcebergSink:
         if table is None:
             new_partition_fields(schema, self._partition_by, self.name)
         else:
-            check_fits(table, arrow, self._partition_by, self.name)
+            self._check_fits(table, arrow)
             if is_in_object_store(table):
                 check_options(self._options, self.name)
         if self._replace is not None:
@@ -194,8 +197,9 @@ class IcebergSink:
 
         Crash safety: a crash leaves a table without rows, and files that no snapshot names.
         """
+        arrow = self._arrow_schema(df)
         with self._errors():
-            table = self._ensure_table(self._arrow_schema(df))
+            table = self._ensure_table(arrow)
         folder = tables.folder_of(table, epoch)
         # A file must hold one partition's rows.
         staged = self._write(df, folder, table, partition_columns(table, df, self.name))
@@ -207,6 +211,7 @@ class IcebergSink:
             names = [name for name in found if tables.has_rows(table, f"{folder}/{name}")]
         uuid = str(table.metadata.table_uuid)
         data = {"table_uuid": uuid, "folder": folder, "files": names}
+        data |= recorded(table, arrow, self.name)
         return Staged(self._in_slice(data, table), staged.rows)
 
     def _in_slice(self, data: dict[str, Any], table: Table) -> dict[str, Any]:
@@ -230,14 +235,9 @@ class IcebergSink:
         copies = {f"__partition_{number}": column for number, column in enumerate(partition_by)}
         if copies:
             df = df.withColumns(copies).hint("rebalance", *copies)
+        url, columns = spark_url(folder), tuple(copies)
         with settings(df.sparkSession, PARQUET):
-            return stage_files(
-                df,
-                spark_url(folder),
-                "parquet",
-                partition_by=tuple(copies),
-                options=self._options,
-            )
+            return stage_files(df, url, "parquet", partition_by=columns, options=self._options)
 
     def _ensure_table(self, arrow: pa.Schema) -> Table:
         table = self._load()
@@ -247,10 +247,14 @@ class IcebergSink:
             )
             table = lend(self.name, made)
         try:
-            check_fits(table, arrow, self._partition_by, self.name)
+            self._check_fits(table, arrow)
         except ConfigError as error:  # it was made or changed after check()
             raise SinkError(str(error)) from error
         return table
+
+    def _check_fits(self, table: Table, arrow: pa.Schema) -> None:
+        adds = arrow.names if self._adds_columns else ()
+        check_fits(table, arrow, self._partition_by, self.name, adds)
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -275,14 +279,12 @@ class IcebergSink:
             if not paths and not old.removed:
                 return
             after, mark = ledger.with_published(epoch.epoch), mark_of(committable.writer)
-            change = tables.change_files(
-                table,
+            change, then = begin_change(table, committable, self.name)
+            tables.change_files(
+                change,
                 facts_of_epoch(epoch),
-                {**tables.name_mapping_of(table), **after.to_properties(), **mark},
-                added=[
-                    *made.get(table),
-                    *tables.DataFiles(self.name, old.rewritten).get(table),
-                ],
+                {**tables.name_mapping_of(then), **after.to_properties(), **mark},
+                added=[*made.get(then), *tables.DataFiles(self.name, old.rewritten).get(then)],
                 removed=old.removed,
                 merges=True,
             )
@@ -439,8 +441,9 @@ class IcebergSink:
                 return
             plan = plan_revert(table, committables, self.name) if removes else RevertPlan()
             after = ledger.with_reverted(epochs)
-            change = tables.change_files(
-                table,
+            change = tables.begin_change(table)
+            tables.change_files(
+                change,
                 after.facts_of_revert(epochs),
                 after.to_properties(),
                 added=plan.restored,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.types import NestedField
 
     from airflow_provider.runtime.api.sinks import Committable, EpochId
 
@@ -128,8 +129,8 @@ def has_rows(table: Table, path: str) -> bool:
         return int(pq.read_metadata(stream).num_rows) > 0
 
 
-def begin_change(table: Table) -> Transaction:
-    """Begin a change of the table's current state, for :func:`swap`.
+def begin_change(table: Table, columns: Sequence[NestedField] = ()) -> Transaction:
+    """Begin a change of the table's current state, which adds *columns*, for :func:`swap`.
 
     It begins from the current snapshot alone: pyiceberg copies the whole state a dozen times, and
     with a thousand snapshots that would take longer than everything else.
@@ -149,11 +150,32 @@ def begin_change(table: Table) -> Transaction:
     handle = Handle(
         table.name(), slim, table.metadata_location, table.io, table.catalog, dict(table.config)
     )
-    return handle.transaction()
+    change = handle.transaction()
+    if columns:
+        with change.update_schema() as update:
+            for field in columns:
+                update.add_column(field.name, field.field_type)
+    return change
+
+
+def changed(table: Table, change: Transaction) -> Table:
+    """Return the table as *change* will leave it, to make entries of files for."""
+    from pyiceberg.table import Table as Handle
+
+    if not change._updates:
+        return table
+    return Handle(
+        table.name(),
+        change.table_metadata,
+        table.metadata_location,
+        table.io,
+        table.catalog,
+        dict(table.config),
+    )
 
 
 def change_files(
-    table: Table,
+    change: Transaction,
     facts: Mapping[str, str],
     properties: Mapping[str, str],
     *,
@@ -161,19 +183,18 @@ def change_files(
     removed: Sequence[DataFile] = (),
     merges: bool = False,
 ) -> Transaction:
-    """Return a change that adds and removes files in one snapshot, for :func:`swap`.
+    """Let *change* add and remove files in one snapshot, for :func:`swap`.
 
     It makes a snapshot even without files: that makes the commits fail that are on their way.
 
     Args:
-        table: what it is made for.
+        change: see :func:`begin_change`.
         facts: the snapshot's summary.
         properties: of the table, which the change sets.
         added: the files that the snapshot adds.
         removed: the files of the current snapshot that it removes.
         merges: whether small manifests are merged.
     """
-    change = begin_change(table)
     update = change.update_snapshot(dict(facts))
     appending = update.merge_append if merges else update.fast_append
     producer: Any = update.overwrite() if removed else appending()

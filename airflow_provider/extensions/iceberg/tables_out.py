@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.extensions.iceberg.keyed_sink import KeyedIcebergSink
 from airflow_provider.extensions.iceberg.sink import IcebergSink
+from airflow_provider.runtime.api.kit.added_columns import may_add_columns
 from airflow_provider.runtime.api.kit.keyed_rows import KeyedRows
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def iceberg(
     sequence_by: Sequence[str] | str = (),
     delete_when: str | None = None,
     replace: str | None = None,
+    schema_changes: str = "refuse",
 ) -> IcebergSink:
     """Write a query's rows to an Iceberg table, one snapshot per epoch.
 
@@ -41,6 +43,9 @@ def iceberg(
         replace: a slice of the table that the rows replace, such as ``day = DATE '2026-01-02'``:
             the run's commit removes the rows in it, and adds the new ones, in one snapshot. It has
             comparisons of columns with literals, joined by AND. The run is then one in BATCH.
+        schema_changes: what happens to columns of the query that the table lacks: ``refuse``, or
+            ``add``, which adds them in the snapshot of the first epoch that has them; older rows
+            have nulls there. Types are never changed.
 
     Raises:
         ConfigError: the words contradict each other.
@@ -49,6 +54,7 @@ def iceberg(
     named = catalog if isinstance(catalog, str) else dict(catalog)
     keyed = KeyedRows.of(keys, sequence_by, delete_when)
     keyed.check_unused(f"iceberg:{table}", replace)
+    adds, more = may_add_columns(f"iceberg:{table}", schema_changes), dict(options or {})
     if keyed.keys:
-        return KeyedIcebergSink(table, named, columns, dict(options or {}), keyed=keyed)
-    return IcebergSink(table, named, columns, dict(options or {}), replace=replace)
+        return KeyedIcebergSink(table, named, columns, more, keyed=keyed, adds_columns=adds)
+    return IcebergSink(table, named, columns, more, replace=replace, adds_columns=adds)

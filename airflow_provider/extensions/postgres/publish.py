@@ -11,6 +11,7 @@ from airflow_provider.extensions.postgres.keyed import KeyedEpoch
 from airflow_provider.extensions.postgres.keyed_revert import KeyedRevert
 from airflow_provider.extensions.postgres.table import commas, listed
 from airflow_provider.runtime.api.errors import RevertError, SinkError
+from airflow_provider.runtime.api.kit.added_columns import added_columns, log_added
 from airflow_provider.runtime.api.kit.failpoints import failpoints
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.sink_errors import reading, skipped_epoch_error
@@ -55,7 +56,7 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
         columns = [TargetColumn(str(name), str(kind)) for name, kind in committable.data["columns"]]
         staged_rows = int(committable.data["rows"])
     epoch, to = committable.epoch, books.to
-    table = _look_or_make(books, columns)
+    table = _look_or_make(books, columns, committable)
     id_ = books.record_epoch(
         epoch, rows=staged_rows, has_ids=to.has_ids(table), has_undo=to.keeps_undo
     )
@@ -86,10 +87,12 @@ def _insert(books: Books, committable: Committable, staged_id: int) -> None:
         )
 
 
-def _look_or_make(books: Books, columns: Sequence[TargetColumn]) -> TableInfo:
+def _look_or_make(
+    books: Books, columns: Sequence[TargetColumn], committable: Committable
+) -> TableInfo:
     table = books.to.table.look(books.connection)
     if table is not None:
-        return table
+        return _with_columns(books, table, columns, committable)
     if unknown := [column for column in columns if not is_own_type(column.type)]:
         raise SinkError(
             f"{books.target}: the table is gone, and the type {unknown[0].type!r} of "
@@ -100,6 +103,19 @@ def _look_or_make(books: Books, columns: Sequence[TargetColumn]) -> TableInfo:
     if table is None:
         raise SinkError(f"{books.target}: the table was made and is not visible")
     return table
+
+
+def _with_columns(
+    books: Books, table: TableInfo, columns: Sequence[TargetColumn], committable: Committable
+) -> TableInfo:
+    """Return the table with all columns of the epoch's rows; it adds those that are new."""
+    adds = added_columns(books.target, committable)
+    new = [column for column in columns if column.name in adds and not table.column(column.name)]
+    if not new:
+        return table
+    log_added(books.target, committable.epoch.epoch, [column.name for column in new])
+    books.to.add(books.connection, new)
+    return books.to.table.look(books.connection) or table
 
 
 def _insert_statement(

@@ -31,6 +31,7 @@ from airflow_provider.extensions.postgres.table import (
     listed,
 )
 from airflow_provider.runtime.api.errors import ConfigError, OutageError, SinkError
+from airflow_provider.runtime.api.kit.added_columns import may_add_columns, missing_columns
 from airflow_provider.runtime.api.kit.clock import SystemClock
 from airflow_provider.runtime.api.kit.keyed_rows import DELETED, KeyedRows, log_superseded
 from airflow_provider.runtime.api.kit.lineage import table_dataset
@@ -74,6 +75,7 @@ def postgres(
     bookkeeping_schema: str = "spark_stream",
     undo_epochs: int = 1000,
     idle_timeout_s: float = 20.0,
+    schema_changes: str = "refuse",
 ) -> PostgresSink:
     """Write a query's rows into a table of PostgreSQL, each epoch in one transaction.
 
@@ -98,12 +100,16 @@ def postgres(
         undo_epochs: the number of the table's last epochs for which the sink keeps the rows that
             they replaced, for a revert; 0 for none, which is faster.
         idle_timeout_s: the server ends a transaction of a driver that has been silent for so long.
+        schema_changes: what happens to columns of the query that the table lacks: ``refuse``, or
+            ``add``, which adds them in the transaction of the first epoch that has them; older rows
+            have NULL there. Types are never changed. The user must own the table.
 
     Raises:
         ConfigError: the address or the table's name cannot be read, or the extra is missing.
     """
     keyed = KeyedRows.of(keys, sequence_by, delete_when)
-    to = Destination(TableName(table), keyed, epoch_column, undo_epochs, replace)
+    adds = may_add_columns(f"postgres:{table}", schema_changes)
+    to = Destination(TableName(table), keyed, epoch_column, undo_epochs, replace, adds)
     return PostgresSink(
         url, to, bookkeeping_schema=bookkeeping_schema, idle_timeout_s=idle_timeout_s
     )
@@ -245,6 +251,8 @@ class PostgresSink:
                     books.drop_staged(staged_id)
             table = self._to.table.look(books.connection)
             columns = [(table and table.column(column.name)) or column for column in wanted]
+            known = None if table is None else [column.name for column in table.columns]
+            adds = () if known is None else missing_columns((c.name for c in wanted), known)
             own = [] if self._to.keyed.delete_when is None else [TargetColumn(DELETED, "boolean")]
             with books.connection.transaction():
                 staged_id = books.register_staged(epoch)
@@ -255,6 +263,8 @@ class PostgresSink:
                     columns=commas(map(definition, [*columns, *own])),
                 )
             data = {"staged_id": staged_id, "columns": [[c.name, c.type] for c in columns]}
+            if adds and self._to.adds_columns:
+                data["adds"] = list(adds)
             if self._to.replace is not None:
                 part = slices.slice_of(self._to.replace, schema, self.name)
                 data |= slices.staged_slice(part, schema)

@@ -11,7 +11,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from airflow_provider.runtime.errors import RevertError, SinkError
-from airflow_provider.runtime.sinks.keyed_files import RowFinder, replaced_rows, rewritten
+from airflow_provider.runtime.sinks.keyed_files import (
+    RowFinder,
+    as_schema,
+    replaced_rows,
+    rewritten,
+    schema_of,
+)
 from airflow_provider.runtime.sinks.keyed_merge import (
     STATE,
     images_of,
@@ -260,7 +266,8 @@ class RevertPreparation(_Preparation[F, W]):
         query_id: str,
         changes: Sequence[EpochChange],
     ) -> None:
-        pairs = [(change.before, change.after) for change in changes]
+        schema = schema_of([part for change in changes for part in (change.before, change.after)])
+        pairs = [(as_schema(c.before, schema), as_schema(c.after, schema)) for c in changes]
         self._before, self._after = images_of(pairs, keyed)
         super().__init__(name, store, keyed, self._before)
         self._query_id = query_id

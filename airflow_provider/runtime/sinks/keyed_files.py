@@ -240,6 +240,13 @@ def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
+def schema_of(tables: Sequence[pa.Table]) -> pa.Schema:
+    """Return all columns of *tables*, given newest first; later ones may lack what was added."""
+    import pyarrow as pa
+
+    return pa.unify_schemas([table.schema for table in tables])
+
+
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return a file's rows with the columns and types of *schema*; a column it lacks is null."""
     import pyarrow as pa
