@@ -13,7 +13,7 @@ ALL: Final = (
     "delta.committed",
     #: The table has the epoch's new columns, null in all rows: the next start finds `commits/N` and
     #: publishes what is not there yet.
-    "delta.columns-added",
+    "delta.columns_added",
     #: The table unchanged: the same command, which `status` names, reverts what is left.
     "delta.reverting",
     #: The epochs removed from the table, and refused from then on: the same command, which `status`

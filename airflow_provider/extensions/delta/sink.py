@@ -10,14 +10,14 @@ it.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
-from pathlib import Path
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.delta import delta_log, slices
 from airflow_provider.extensions.delta.add_file import DataFile, has_rows, read_data_file
+from airflow_provider.extensions.delta.location import check_location
 from airflow_provider.extensions.delta.reverts import Reverts, with_effect
 from airflow_provider.extensions.delta.schema import (
     TableFacts,
@@ -38,12 +38,11 @@ from airflow_provider.runtime.api.kit.added_columns import (
 from airflow_provider.runtime.api.kit.clock import Clock, SystemClock
 from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.failpoints import failpoints
+from airflow_provider.runtime.api.kit.file_sizes import FileSizes, gathering
 from airflow_provider.runtime.api.kit.file_trees import remove_tree
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
 from airflow_provider.runtime.api.kit.locations import (
     local_path_of,
-    open_objects,
-    scheme_of,
     spark_url,
 )
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
@@ -82,7 +81,6 @@ _FAILURES: Final = 3  # in a row, of writes that no other writer was in the way 
 _LOST: Final = RetryPolicy(first_s=0.01, longest_s=1.0, for_s=300.0, jitter=0.5)
 _FIRST_FILE: Final = "/part-00000-"
 _LIBRARIES: Final = ("deltalake", "pyarrow")
-_TRIALS: Final = "_spark-stream-trials"  # no reader of tables looks into what begins with "_"
 
 
 class DeltaSink:
@@ -108,6 +106,7 @@ class DeltaSink:
         self._storage_options = storage_options
         self._replace = replace
         self._adds_columns = adds_columns
+        self._sizes: defaultdict[str, FileSizes] = defaultdict(FileSizes)
         self._clock = clock or SystemClock()
         self._open()
 
@@ -155,7 +154,7 @@ class DeltaSink:
         """
         require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
         self.check_shape(df, output_mode)
-        self._check_location()
+        check_location(self._url, self.name)
         schema = as_stored(df.schema.jsonValue(), self.name)
         try:
             table = self._log.load()
@@ -176,28 +175,6 @@ class DeltaSink:
         if self._replace is not None:
             slices.slice_of(self._replace, schema, self.name)
 
-    def _check_location(self) -> None:
-        local = local_path_of(self._url)
-        if local is None:
-            objects = open_objects(self._url)
-            if objects is None:
-                raise ConfigError(
-                    f"{self.name}: the scheme {scheme_of(self._url)!r} is not known; use a local "
-                    "path, s3://, gs:// or abfss://"
-                )
-            spark_url(self._url)
-            try:
-                objects.prove_writes(_TRIALS)
-            except OSError as error:
-                raise refusal_of(error, f"{self.name}: {error}") from error
-            return
-        folder = Path(local)
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{self.name}: this is a file; name a folder")
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise ConfigError(f"{self.name}: no permission to write in {existing}")
-
     # --- staging ----------------------------------------------------------------------------------
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
@@ -208,14 +185,13 @@ class DeltaSink:
         schema = as_stored(df.schema.jsonValue(), self.name)
         folder = delta_log.folder_of(epoch)
         url = f"{self._url}/{folder}"
-        with settings(df.sparkSession, PARQUET):
+        by, sizes = self._partition_by, self._sizes[epoch.query_id]
+        gathers = sizes.gathers()
+        with settings(df.sparkSession, PARQUET), gathering(df, by, gathers=gathers) as rows:
             staged = stage_files(
-                df,
-                spark_url(url),
-                "parquet",
-                partition_by=self._partition_by,
-                options=self._options,
+                rows, spark_url(url), "parquet", partition_by=by, options=self._options
             )
+        sizes.note(staged, gathered=gathers)
         if staged.rows == 0:
             remove_tree(url)
         files = [(f"{folder}/{path}", size) for path, size in staged.files if staged.rows]
@@ -341,7 +317,7 @@ class DeltaSink:
         log_added(self.name, committable.epoch.epoch, new)
         fence.check()
         self._log.add_columns(table, fields, delta_log.commit_info(committable))
-        failpoints.hit("delta.columns-added")
+        failpoints.hit("delta.columns_added")
         return self._ensure_table(committable, fence)
 
     def _read_staged(self, committable: Committable) -> list[DataFile]:

@@ -32,6 +32,7 @@ from airflow_provider.extensions.iceberg.lent_store import (
 )
 from airflow_provider.extensions.iceberg.reverts import check_same
 from airflow_provider.extensions.iceberg.sink import IcebergSink
+from airflow_provider.extensions.iceberg.table_staging import stage_rows
 from airflow_provider.runtime.api.errors import ConfigError, SinkError
 from airflow_provider.runtime.api.kit.failpoints import failpoints
 from airflow_provider.runtime.api.kit.keyed_rows import (
@@ -134,7 +135,7 @@ class KeyedIcebergSink(IcebergSink):
             table = self._ensure_table(arrow)
         url = f"{location_of(table)}/{staged_folder(epoch)}"
         changes, count = self._keyed.newest(df)
-        staged = self._write(changes, url, table)
+        staged = stage_rows(changes, url, table, self.name, options=self._options)
         files = [f"{staged_folder(epoch)}/{path}" for path, _ in staged.files]
         made = self._staged(table, files if staged.rows else [], count(self.name), epoch)
         return Staged({**made.data, **recorded(table, arrow, self.name)}, made.rows)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,20 +51,16 @@ from airflow_provider.runtime.api.errors import (
 from airflow_provider.runtime.api.kit.clock import Clock, SystemClock
 from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.failpoints import failpoints
+from airflow_provider.runtime.api.kit.file_sizes import FileSizes, gathering
 from airflow_provider.runtime.api.kit.lineage import folder_dataset
-from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.messages import FROM_SCRATCH
 from airflow_provider.runtime.api.kit.refusals import refusal_of
 from airflow_provider.runtime.api.kit.retry import Retries, RetryPolicy
 from airflow_provider.runtime.api.kit.slices import will_replace
 from airflow_provider.runtime.api.kit.staging import (
-    PARQUET,
-    StagedFiles,
     check_append_only,
     epochs_of,
     own_errors,
-    settings,
-    stage_files,
 )
 from airflow_provider.runtime.api.sink_errors import skipped_epoch_error, tampered_record_error
 from airflow_provider.runtime.api.sinks import (
@@ -81,7 +78,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +110,7 @@ class IcebergSink:
         self._options = options
         self._replace = replace
         self._adds_columns = adds_columns
+        self._sizes: defaultdict[str, FileSizes] = defaultdict(FileSizes)
         self._clock = clock or SystemClock()
         self._catalog: Catalog | None = None
         self._lent: Mapping[str, Any] = {}
@@ -202,7 +200,13 @@ class IcebergSink:
             table = self._ensure_table(arrow)
         folder = tables.folder_of(table, epoch)
         # A file must hold one partition's rows.
-        staged = self._write(df, folder, table, partition_columns(table, df, self.name))
+        by, sizes = partition_columns(table, df, self.name), self._sizes[epoch.query_id]
+        gathers = not by and sizes.gathers()
+        with gathering(df, gathers=gathers) as rows:
+            staged = stage_rows(
+                rows, folder, table, self.name, options=self._options, partition_by=by
+            )
+        sizes.note(staged, gathered=gathers)
         if staged.rows == 0:
             remove_folder(table, folder)
         found = [name for name, _ in staged.files] if staged.rows else []
@@ -222,22 +226,6 @@ class IcebergSink:
         with self._errors():
             slices.check_rows_inside(table, paths, self._replace, self.name)
         return {**data, "slice": self._replace}
-
-    def _write(
-        self, df: DataFrame, folder: str, table: Table, partition_by: Sequence[Column] = ()
-    ) -> StagedFiles:
-        if is_in_object_store(table):
-            return stage_rows(
-                df, folder, table, self.name, partition_by=partition_by, options=self._options
-            )
-        # Spark makes folders of columns, and takes them out of the files, which need all: so it
-        # gets copies to take.
-        copies = {f"__partition_{number}": column for number, column in enumerate(partition_by)}
-        if copies:
-            df = df.withColumns(copies).hint("rebalance", *copies)
-        url, columns = spark_url(folder), tuple(copies)
-        with settings(df.sparkSession, PARQUET):
-            return stage_files(df, url, "parquet", partition_by=columns, options=self._options)
 
     def _ensure_table(self, arrow: pa.Schema) -> Table:
         table = self._load()

@@ -1,7 +1,7 @@
-"""Staging of an epoch's rows by the table's own ``io``, in Spark's tasks.
+"""Staging of an epoch's rows: by Spark or, in an object store, by the table's own ``io``.
 
-Where a table lies in an object store, the files are written with the credentials by which its
-manifests are, those that its catalog lends. Spark needs no Hadoop jars for it, and nothing is
+Where a table lies in an object store, Spark's tasks write the files with the credentials by which
+its manifests are, those that its catalog lends. Spark needs no Hadoop jars for it, and nothing is
 renamed: a store would copy each file.
 
 A task may run twice, because Spark repeats it or speculates. Each attempt writes files under names
@@ -16,11 +16,17 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.extensions.iceberg.catalogs import writing_without_secrets
-from airflow_provider.extensions.iceberg.lent_store import LentStore, files_in, remove_folder
+from airflow_provider.extensions.iceberg.lent_store import (
+    LentStore,
+    files_in,
+    is_in_object_store,
+    remove_folder,
+)
 from airflow_provider.extensions.iceberg.schema import staged_schema
 from airflow_provider.runtime.api.errors import ConfigError
 from airflow_provider.runtime.api.kit.keyed_rows import as_schema, write_parquet
-from airflow_provider.runtime.api.kit.staging import StagedFiles
+from airflow_provider.runtime.api.kit.locations import spark_url
+from airflow_provider.runtime.api.kit.staging import PARQUET, StagedFiles, settings, stage_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,38 +77,52 @@ def stage_rows(
     table: Table,
     name: str,
     *,
-    partition_by: Sequence[Column] = (),
     options: Mapping[str, str],
+    partition_by: Sequence[Column] = (),
 ) -> StagedFiles:
-    """Execute *df* once and write its rows under *folder*, by the table's own ``io``.
+    """Execute *df* once and write its rows under *folder*.
 
     Args:
         df: the rows.
         folder: an address below the table; its content is removed.
         table: loaded just now.
         name: the sink's.
-        partition_by: expressions that are equal within each partition; a file has one partition.
         options: of Spark's Parquet writer.
+        partition_by: expressions that are equal within each partition; a file has one partition.
     """
-    check_options(options, name)
-    remove_folder(table, folder)
-    task = WriteTask(
-        LentStore.of(name, table),
-        folder,
-        uuid.uuid4().hex[:8],
-        staged_schema(df, name),
-        codec_of(options),
-        is_partitioned=bool(partition_by),
-    )
-    written = _by_partition(df, partition_by).mapInArrow(task.run, _WRITTEN).collect()
+    if is_in_object_store(table):
+        check_options(options, name)
+        remove_folder(table, folder)
+        partitioned = _by_partition(df, partition_by)
+        task = WriteTask(
+            LentStore.of(name, table),
+            folder,
+            uuid.uuid4().hex[:8],
+            staged_schema(df, name),
+            codec_of(options),
+            is_partitioned=bool(partition_by),
+        )
+        return _run(partitioned, task, table)
+    # Spark makes folders of columns, and takes them out of the files, which need all: so it gets
+    # copies to take.
+    copies = {f"__partition_{number}": column for number, column in enumerate(partition_by)}
+    if copies:
+        df = df.withColumns(copies).hint("rebalance", *copies)
+    url, columns = spark_url(folder), tuple(copies)
+    with settings(df.sparkSession, PARQUET):
+        return stage_files(df, url, "parquet", partition_by=columns, options=options)
+
+
+def _run(df: DataFrame, task: WriteTask, table: Table) -> StagedFiles:
+    written = df.mapInArrow(task.run, _WRITTEN).collect()
     files = {
         str(path): int(size)
         for row in written
         for path, size in zip(row["paths"], row["bytes"], strict=True)
     }
-    for path in files_in(table, folder):
+    for path in files_in(table, task.folder):
         if path not in files:  # of an attempt that does not count
-            table.io.delete(f"{folder}/{path}")
+            table.io.delete(f"{task.folder}/{path}")
     return StagedFiles(sum(int(row["rows"]) for row in written), tuple(sorted(files.items())))
 
 
