@@ -1,0 +1,120 @@
+"""The ``iceberg`` sink in Glue's catalog, which is moto's: the contract, and committers that race."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto.glue.exceptions import GlueClientError
+from moto.glue.responses import GlueResponse
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from airflow_provider.runtime.api.sinks import OpenFence
+from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
+from tests.extensions.iceberg.iceberg_support import (
+    HandStagedTable,
+    catalog_of,
+    load,
+    make_frame,
+    rows_of,
+)
+from tests.extensions.iceberg.test_iceberg_sink import Case
+
+pytestmark = pytest.mark.slow
+
+
+class _Quiet(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: object, **__: object) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Serve Glue; it compares the version of a table, as Amazon's does and moto's does not."""
+    plain, turn = GlueResponse.update_table, threading.Lock()
+
+    def compared(self: GlueResponse) -> object:
+        wanted = self.parameters.get("VersionId")
+        with turn:
+            table = self.glue_backend.get_table(
+                self.parameters["DatabaseName"], self.parameters["TableInput"]["Name"]
+            )
+            if wanted is not None and wanted != str(len(table.versions)):
+                raise GlueClientError("ConcurrentModificationException", "another version")
+            return plain(self)
+
+    app = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GlueResponse, "update_table", compared)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def catalog(address: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    properties = {
+        "name": "test",
+        "type": "glue",
+        "glue.endpoint": address,
+        "glue.region": "us-east-1",
+        "glue.access-key-id": "id",
+        "glue.secret-access-key": "secret",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    opened = catalog_of(properties)
+    opened.create_namespace("ns")
+    yield properties
+    for table in opened.list_tables("ns"):
+        opened.drop_table(table)
+    opened.drop_namespace("ns")
+
+
+@pytest.mark.long
+class TestIcebergInGlue(RevertibleSinkContract):
+    """The contract, with rows staged by hand."""
+
+    @pytest.fixture
+    def make_frame(self):
+        return make_frame
+
+    @pytest.fixture
+    def case(self, catalog):
+        return Case(catalog)
+
+
+def test_committers_that_race_publish_each_epoch_once(catalog):
+    """Each of two sinks loses some swaps, looks again, and goes on."""
+    epochs = 5
+    sinks = [HandStagedTable(catalog) for _ in range(2)]
+    staged = [
+        [sink.staged(epoch, f"{n}-{epoch}", query_id=f"query-{n}") for epoch in range(epochs)]
+        for n, sink in enumerate(sinks)
+    ]
+    failures: list[BaseException] = []
+
+    def publish(number: int) -> None:
+        try:
+            for committable in staged[number]:
+                sinks[number].commit(committable, OpenFence())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not failures
+    expected = sorted(f"{n}-{epoch}" for n in range(2) for epoch in range(epochs))
+    assert expected == sorted(name for _, name in rows_of(catalog))
+    assert 2 * epochs == len(load(catalog).metadata.snapshots)
