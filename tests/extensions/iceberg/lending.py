@@ -15,7 +15,8 @@ from typing import Any
 import requests
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from pyiceberg.catalog.sql import SqlCatalog
-from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.extensions.iceberg.served import served
 
 BUCKET = "tables"
 SECRETS = ("AKq9sVxM4tTzL0bW", "FwoGZXIvYXdzEPn7QmYtKc2J")
@@ -78,30 +79,16 @@ class Door:
             return list(self._app(environ, start_response))
 
 
-class _Quiet(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log(self, *_: Any, **__: Any) -> None:
-        """Write nothing."""
-
-
 @contextlib.contextmanager
 def lending_store() -> Iterator[Door]:
     """Run a store with a bucket for the block."""
     door = Door(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, door, threaded=True, request_handler=_Quiet)
-    door.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with served(door) as door.address:
         ends_ms = int((time.time() + 60) * 1000)
         scope = f"LENT{ends_ms}/20260101/us-east-1/s3/aws4_request"
         login = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}"}
         requests.put(f"{door.address}/{BUCKET}", headers=login, timeout=10).raise_for_status()
         yield door
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def lending_properties(root: Any, door: Door, life_s: float) -> dict[str, str]:

@@ -10,7 +10,6 @@ import pytest
 from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
 
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
@@ -21,16 +20,10 @@ from tests.extensions.iceberg.iceberg_support import (
     make_frame,
     rows_of,
 )
+from tests.extensions.iceberg.served import served
 from tests.extensions.iceberg.test_iceberg_sink import Case
 
 pytestmark = pytest.mark.slow
-
-
-class _Quiet(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log(self, *_: object, **__: object) -> None:
-        """Write nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +42,9 @@ def address() -> Iterator[str]:
             return plain(self)
 
     app = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, served(app) as made:
         patch.setattr(GlueResponse, "update_table", compared)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        server.server_close()
+        yield made
 
 
 @pytest.fixture
