@@ -17,7 +17,7 @@ from airflow_provider.runtime.api.errors import (
 from airflow_provider.runtime.api.kit.refusals import classify, refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.table.metadata import TableMetadata
@@ -96,7 +96,9 @@ def errors_without_secrets(
 
 
 @contextmanager
-def writing_without_secrets(name: str, *secrets: Mapping[str, Any]) -> Iterator[None]:
+def writing_without_secrets(
+    name: str, secrets: Callable[[], Iterable[Mapping[str, Any]]]
+) -> Iterator[None]:
     """Turn errors of a store into the runtime's, in a task: in one line, without *secrets*' values.
 
     The cause is dropped, as :func:`errors_without_secrets` does.
@@ -110,7 +112,7 @@ def writing_without_secrets(name: str, *secrets: Mapping[str, Any]) -> Iterator[
     except SparkStreamError:
         raise
     except Exception as error:  # noqa: BLE001 - each catalog and store has errors of its own
-        text = hidden(f"{type(error).__name__}: {error}", *secrets)
+        text = hidden(f"{type(error).__name__}: {error}", *secrets())
         if isinstance(error, OSError) or is_outage(error):
             raise OutageError(f"{name}: {text}") from None
         raise SinkError(f"{name}: {text}") from None

@@ -24,6 +24,7 @@ from airflow_provider.extensions.iceberg.lent_store import (
 )
 from airflow_provider.extensions.iceberg.schema import staged_schema
 from airflow_provider.runtime.api.errors import ConfigError
+from airflow_provider.runtime.api.kit.extras import require_extra
 from airflow_provider.runtime.api.kit.keyed_rows import as_schema, write_parquet
 from airflow_provider.runtime.api.kit.locations import spark_url
 from airflow_provider.runtime.api.kit.staging import PARQUET, StagedFiles, settings, stage_files
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame
 
+_LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
 _WRITTEN: Final = "rows long, paths array<string>, bytes array<long>"
 _PARTITION: Final = "spark_stream_partition"
 _WRITABLE: Final = frozenset({"none", "snappy", "gzip", "zstd", "brotli", "lz4"})
@@ -155,6 +157,7 @@ class WriteTask:
         import pyarrow as pa
         from pyspark import TaskContext
 
+        require_extra(f"{self.store.name}: the sink", "iceberg", *_LIBRARIES, on_executors=True)
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         files = _Files(self, f"{self.own}/part-{number:05d}-{uuid.uuid4()}")
@@ -184,19 +187,24 @@ class _Files:
     def __init__(self, task: WriteTask, prefix: str) -> None:
         self._task, self._prefix = task, prefix
         self._numbers = itertools.count()
+        self._io = task.store.io()
 
     def write(self, rows: _Counted) -> tuple[list[str], list[int]]:
         """Write the rows of a partition; return the files' paths and sizes."""
-        store, paths = self._task.store, []
+        paths: list[str] = []
 
         def open_file(_: int) -> Any:
-            # For each file anew: a task may last longer than the credentials.
             paths.append(f"{self._prefix}-c{next(self._numbers):03d}.parquet")
-            return store.io().new_output(f"{self._task.folder}/{paths[-1]}").create()
+            return self._io.new_output(f"{self._task.folder}/{paths[-1]}").create()
 
-        with writing_without_secrets(store.name, store.catalog, store.properties):
+        with writing_without_secrets(self._task.store.name, self._secrets):
             sizes = write_parquet(iter(rows), open_file, compression=self._task.codec)
         return paths, sizes
+
+    def _secrets(self) -> tuple[Mapping[str, Any], ...]:
+        # Of the io as well: it may have asked for new ones.
+        store = self._task.store
+        return store.catalog, store.properties, self._io.properties
 
 
 def _written_schema() -> pa.Schema:

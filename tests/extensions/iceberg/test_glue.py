@@ -12,16 +12,14 @@ from moto.glue.responses import GlueResponse
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from airflow_provider.runtime.api.sinks import OpenFence
-from airflow_provider.runtime.testing.sinks import RevertibleSinkContract
+from tests.extensions.iceberg import test_iceberg_sink as sink_tests
 from tests.extensions.iceberg.iceberg_support import (
     HandStagedTable,
     catalog_of,
     load,
-    make_frame,
     rows_of,
 )
 from tests.extensions.iceberg.served import served
-from tests.extensions.iceberg.test_iceberg_sink import Case
 
 pytestmark = pytest.mark.slow
 
@@ -66,17 +64,8 @@ def catalog(address: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     opened.drop_namespace("ns")
 
 
-@pytest.mark.long
-class TestIcebergInGlue(RevertibleSinkContract):
+class TestIcebergInGlue(sink_tests.TestIceberg):
     """The contract, with rows staged by hand."""
-
-    @pytest.fixture
-    def make_frame(self):
-        return make_frame
-
-    @pytest.fixture
-    def case(self, catalog):
-        return Case(catalog)
 
 
 def test_committers_that_race_publish_each_epoch_once(catalog):
