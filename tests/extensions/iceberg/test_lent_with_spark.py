@@ -51,7 +51,7 @@ def case(tmp_path, door):
     return LentCase(tmp_path, door)
 
 
-@pytest.mark.long
+@pytest.mark.whole
 class TestLentIceberg(RevertibleSinkContract):
     """The ``iceberg`` sink, staged by the table's own io."""
 
