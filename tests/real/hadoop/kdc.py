@@ -43,7 +43,8 @@ def tool(name: str) -> str:
     """Return a program of MIT Kerberos; without it the test is skipped."""
     found = shutil.which(name, path=os.pathsep.join(PLACES))
     if found is None:
-        pytest.skip(f"kerberos: no {name} here (Debian: krb5-kdc krb5-admin-server krb5-user)")
+        needed = "krb5-kdc krb5-admin-server krb5-user libkrb5-dev"
+        pytest.skip(f"kerberos: no {name} here (Debian: {needed})")
     return found
 
 
