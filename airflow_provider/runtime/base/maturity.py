@@ -97,14 +97,14 @@ COMPONENTS: Final = (
     ),
     Component(
         "HDFS",
-        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; no Kerberos",
-        Status.EXPERIMENTAL,
+        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; Kerberos",
+        Status.TESTED,
         schemes=("webhdfs",),
     ),
     Component(
         "YARN",
-        "Apache Hadoop 3.5.0, drivers queued, killed and ended from Airflow; no Kerberos",
-        Status.EXPERIMENTAL,
+        "Apache Hadoop 3.5.0 and 3.4.2, one node; drivers, executors and its servers killed",
+        Status.TESTED,
         masters=("yarn",),
     ),
     Component(
@@ -118,7 +118,12 @@ COMPONENTS: Final = (
         Status.EXPERIMENTAL,
         masters=("k8s://",),
     ),
-    Component("EMR Serverless, Livy", "stand-ins of this project", Status.EXPERIMENTAL),
+    Component(
+        "Livy",
+        "Apache Livy 0.7.1 without a login, Spark on its machine; server and batches killed",
+        Status.TESTED,
+    ),
+    Component("EMR Serverless", "moto; never Amazon's own", Status.EXPERIMENTAL),
 )
 
 
