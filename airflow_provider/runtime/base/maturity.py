@@ -97,14 +97,14 @@ COMPONENTS: Final = (
     ),
     Component(
         "HDFS",
-        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; Kerberos",
-        Status.TESTED,
+        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; renewed tickets",
+        Status.EXPERIMENTAL,
         schemes=("webhdfs",),
     ),
     Component(
         "YARN",
-        "Apache Hadoop 3.5.0 and 3.4.2, one node; drivers, executors and its servers killed",
-        Status.TESTED,
+        "Apache Hadoop 3.5.0, one node; drivers, an executor and its servers killed; Airflow",
+        Status.EXPERIMENTAL,
         masters=("yarn",),
     ),
     Component(
@@ -120,7 +120,7 @@ COMPONENTS: Final = (
     ),
     Component(
         "Livy",
-        "Apache Livy 0.7.1 without a login, Spark on its machine; server and batches killed",
+        "Apache Livy 0.7.1 without a login, Spark on its machine; answers lost",
         Status.TESTED,
     ),
     Component("EMR Serverless", "moto; never Amazon's own", Status.EXPERIMENTAL),
