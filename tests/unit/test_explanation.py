@@ -17,6 +17,7 @@ from airflow_provider.runtime.errors.explanation import (
     line_in_text,
 )
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.messages import ABSENT_INPUT, absent_input
 
 FULL = Explanation(
     what="there is no column `usr`",
@@ -139,3 +140,26 @@ def test_a_failure_over_a_file_whose_name_is_no_unicode_can_be_shown():
 
     assert b"/in/caf?.csv" in failure.describe().encode()
     assert {"/in/caf?.csv"} == {getattr(failure, each) for each in texts}
+
+
+@pytest.mark.parametrize(
+    ("path", "variable", "is_told"),
+    [
+        ("/in", "HADOOP_CONF_DIR", True),
+        ("in/*.csv", "YARN_CONF_DIR", True),
+        ("file:/in", "HADOOP_CONF_DIR", False),
+        ("hdfs://namenode/in", "HADOOP_CONF_DIR", False),
+        ("/in", "OTHER", False),
+    ],
+)
+def test_a_missing_input_without_a_scheme_may_be_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, path: str, variable: str, *, is_told: bool
+) -> None:
+    """Hadoop's configuration gives it to another filesystem, and Spark's message has it bare."""
+    for each in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, "/etc/hadoop/conf")
+    remedy = absent_input(path)
+
+    assert remedy.startswith(ABSENT_INPUT)
+    assert is_told is ("file://" in remedy)

@@ -327,7 +327,7 @@ class LivyKind:
     api_version = 1
     conn_types = ("livy", "http")
     options = LivyOptions
-    is_experimental = True
+    is_experimental = False
     reads_local_paths = True
 
     def open(self, connection: Connection, options: Mapping[str, str], named: str) -> LivyLauncher:

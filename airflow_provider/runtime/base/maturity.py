@@ -97,13 +97,13 @@ COMPONENTS: Final = (
     ),
     Component(
         "HDFS",
-        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; no Kerberos",
+        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; renewed tickets",
         Status.EXPERIMENTAL,
         schemes=("webhdfs",),
     ),
     Component(
         "YARN",
-        "Apache Hadoop 3.5.0, drivers queued, killed and ended from Airflow; no Kerberos",
+        "Apache Hadoop 3.5.0, one node; drivers, an executor and its servers killed; Airflow",
         Status.EXPERIMENTAL,
         masters=("yarn",),
     ),
@@ -118,7 +118,12 @@ COMPONENTS: Final = (
         Status.EXPERIMENTAL,
         masters=("k8s://",),
     ),
-    Component("EMR Serverless, Livy", "stand-ins of this project", Status.EXPERIMENTAL),
+    Component(
+        "Livy",
+        "Apache Livy 0.7.1 without a login, Spark on its machine; answers lost",
+        Status.TESTED,
+    ),
+    Component("EMR Serverless", "moto; never Amazon's own", Status.EXPERIMENTAL),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -12,6 +13,7 @@ from airflow_provider.runtime.errors import fixes
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.csv_headers import describe_header
 from airflow_provider.runtime.failures.rules import CORRECT_FILE, RETURN_DECLARED
+from airflow_provider.runtime.spark.defaults import HADOOP_FOLDERS
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
@@ -84,6 +86,22 @@ def _colon(given: Mapping[str, str]) -> Wording:
     )
 
 
+def absent_input(path: str) -> str:
+    """Return what to do about a missing input; Hadoop's configuration says where a path leads."""
+    is_elsewhere = any(map(os.environ.get, HADOOP_FOLDERS))
+    if not is_elsewhere or ":/" in path:
+        return ABSENT_INPUT
+    return (
+        f"{ABSENT_INPUT}; Spark looks for a path without a scheme in Hadoop's fs.defaultFS, so "
+        "write file:// before one of this machine"
+    )
+
+
+def _absent_path(given: Mapping[str, str]) -> Wording:
+    path = given["path"]
+    return Wording(f"the input path does not exist: {path}", absent_input(path))
+
+
 def _source(given: Mapping[str, str]) -> Wording:
     name = given["provider"]
     meant = difflib.get_close_matches(name, _FORMATS, n=1)
@@ -124,7 +142,7 @@ _CONDITIONS: Final[Mapping[str, _Word]] = {
     ),
     "PARSE_SYNTAX_ERROR": _said("the SQL is wrong at {error}{hint}", "correct the SQL there"),
     "DATA_SOURCE_NOT_FOUND": _source,
-    "PATH_NOT_FOUND": _said("the input path does not exist: {path}", ABSENT_INPUT),
+    "PATH_NOT_FOUND": _absent_path,
     "UNABLE_TO_INFER_SCHEMA": _said("no file says which columns there are", "{GIVE_SCHEMA}"),
     "_LEGACY_ERROR_TEMP_2048": _said("a stream of files needs a schema", "{GIVE_SCHEMA}"),
     "UNSUPPORTED_DATATYPE": _said(

@@ -13,7 +13,7 @@ from airflow_provider.runtime.api.sources import LATEST, Location
 from airflow_provider.runtime.errors import AbsentInputError, ConfigError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.errors.redaction import redact
-from airflow_provider.runtime.failures.messages import ABSENT_INPUT
+from airflow_provider.runtime.failures.messages import absent_input
 from airflow_provider.runtime.jobdir.datasets import folder_dataset
 from airflow_provider.runtime.sources.csv_options import with_header_check
 from airflow_provider.runtime.sources.file_stream import files_end
@@ -186,7 +186,7 @@ class FilesSource:
         if bounded and not found:
             what = f"{where}: no file matches"
             error = AbsentInputError(what)
-            error.explanation = Explanation(what=what, source=name, remedy=ABSENT_INPUT)
+            error.explanation = Explanation(what=what, source=name, remedy=absent_input(self.path))
             raise error
 
     def cleaning(self) -> str | None:

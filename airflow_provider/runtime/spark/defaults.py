@@ -51,7 +51,8 @@ _TIERS: Final = [
 run, which ends before that pays, and a long one loses nothing that was measured.
 """
 _JAVA_VARIABLES: Final = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
-_HADOOP_FOLDERS: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+HADOOP_FOLDERS: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables of the environment with the folders of Hadoop's configuration."""
 _HADOOP_FILES: Final = ("core-site.xml", "hdfs-site.xml")
 _FAR: Final = 8
 _GIB: Final = 1 << 30
@@ -216,7 +217,7 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
 
 def _has_hadoop_umask(environ: Mapping[str, str]) -> bool:
     name = UMASK.removeprefix("spark.hadoop.")
-    folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, _HADOOP_FOLDERS) if f)]
+    folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, HADOOP_FOLDERS) if f)]
     for file in (folder / name for folder in folders for name in _HADOOP_FILES):
         with suppress(OSError):
             if name in file.read_text(encoding="utf-8", errors="replace"):
@@ -239,7 +240,7 @@ def is_fixed_at_start(setting: str) -> bool:
 
 def configuration_files(environ: Mapping[str, str]) -> list[Path]:
     """Return the files of Spark's and Hadoop's configuration folders."""
-    folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, _HADOOP_FOLDERS) if f)]
+    folders = [_conf_folder(environ), *(Path(f) for f in map(environ.get, HADOOP_FOLDERS) if f)]
     return sorted(p for folder in folders if folder.is_dir() for p in folder.iterdir())
 
 

@@ -43,7 +43,8 @@ def tool(name: str) -> str:
     """Return a program of MIT Kerberos; without it the test is skipped."""
     found = shutil.which(name, path=os.pathsep.join(PLACES))
     if found is None:
-        pytest.skip(f"kerberos: no {name} here (Debian: krb5-kdc krb5-admin-server krb5-user)")
+        needed = "krb5-kdc krb5-admin-server krb5-user libkrb5-dev"
+        pytest.skip(f"kerberos: no {name} here (Debian: {needed})")
     return found
 
 
@@ -69,7 +70,8 @@ class Kdc:
             f"[libdefaults]\ndefault_realm = {REALM}\ndns_lookup_kdc = false\n"
             "dns_lookup_realm = false\ndns_canonicalize_hostname = false\nrdns = false\n"
             f"clockskew = {SKEW_S}\nforwardable = true\nudp_preference_limit = 1\n"
-            f"ticket_lifetime = {TICKET_S}s\nrenew_lifetime = 1h\n"
+            # Hadoop's client renews a ticket that is renewable, for everybody who reads the cache.
+            f"ticket_lifetime = {TICKET_S}s\nrenew_lifetime = 0\n"
             f"[realms]\n{REALM} = {{\nkdc = 127.0.0.1:{self._port}\n}}\n"
             f"[domain_realm]\n{HOST} = {REALM}\n"
         )

@@ -1,4 +1,4 @@
-"""A real Airflow on a real YARN in deploy mode cluster: the driver is an application master."""
+"""A real Airflow on a real YARN, in both deploy modes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from gated import Gated
 from services import Airflow, end_drivers, postgres_server, wait_for
 
 from tests.real.hadoop.tasks import AIRFLOW_TESTS
-from tests.real.hadoop.yarn import Yarn
+from tests.real.hadoop.yarn import ENDED, Yarn
 
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 TASK = "count"
 ENDS = ("success", "failed")
-KILLED, MARKED = "clustered_driver", "clustered_host"
+MODES = ("client", "cluster")
+DAGS = Path(__file__).with_name("dags")
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +27,9 @@ def airflow(yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
     """Give an Airflow whose connection leads to YARN."""
     folder = tmp_path_factory.mktemp("airflow")
     dags, data = folder / "dags", folder / "data"
-    dags.mkdir()
-    shutil.copy(AIRFLOW_TESTS / "dags" / "clustered.py", dags)
+    shutil.copytree(DAGS, dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(AIRFLOW_TESTS / "dags" / "jobs", dags / "jobs")
-    extra = {"deploy-mode": "cluster", "conf": yarn.spark_conf()}
-    connection = {"conn_type": "spark", "host": "yarn", "extra": extra}
+    connection = {"conn_type": "spark", "host": "yarn", "extra": {"conf": yarn.spark_conf()}}
     with postgres_server() as database:
         started = Airflow(
             folder / "home",
@@ -39,7 +38,7 @@ def airflow(yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
             TEST_DATA=str(data),
             HADOOP_CONF_DIR=str(yarn.conf),
             SPARK_LOCAL_IP="127.0.0.1",
-            AIRFLOW_CONN_A_CLUSTER=json.dumps(connection),
+            AIRFLOW_CONN_YARN=json.dumps(connection),
             AIRFLOW__SPARK_STREAM__DRIVER_OUTLIVES_TASK="True",
         )
         try:
@@ -59,29 +58,35 @@ def begin(airflow: Airflow, dag_id: str) -> tuple[Gated, str]:
     return gated, run_id
 
 
+@pytest.mark.parametrize("mode", MODES)
 def test_a_killed_application_master_is_replaced_by_the_next_try(
-    airflow: Airflow, yarn: Yarn
+    airflow: Airflow, yarn: Yarn, mode: str
 ) -> None:
     """The task is tried again, its second driver ends the run, and no row is lost or doubled."""
-    gated, run_id = begin(airflow, KILLED)
+    dag_id = f"killed_{mode}"
+    gated, run_id = begin(airflow, dag_id)
     for process in yarn.masters():
         process.kill()
+    wait_for("YARN has seen it", lambda: yarn.app()["state"] in ENDED, within=60)
     gated.open_gate()
-    states = airflow.follow(KILLED, run_id, TASK, until=ENDS, within=500)
-    final = airflow.xcom(KILLED, run_id, TASK)
+    states = airflow.follow(dag_id, run_id, TASK, until=ENDS, within=500)
+    final = airflow.xcom(dag_id, run_id, TASK)
 
-    assert "success" == states[-1], airflow.logs(KILLED, run_id, TASK)
+    assert "success" == states[-1], airflow.logs(dag_id, run_id, TASK)
     assert ("FINISHED", 2) == (final["outcome"], final["attempts"])
     assert gated.truth() == gated.result()
-    states_on_yarn = [app["finalStatus"] for app in yarn.apps()[-2:]]
-    assert ["FAILED", "SUCCEEDED"] == states_on_yarn
+    wait_for("YARN knows the end", lambda: yarn.app()["finalStatus"] == "SUCCEEDED", within=60)
+    assert "FAILED" == yarn.apps()[-2]["finalStatus"]
 
 
-def test_a_task_that_is_marked_failed_ends_its_application(airflow: Airflow, yarn: Yarn) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_that_is_marked_failed_ends_its_application(
+    airflow: Airflow, yarn: Yarn, mode: str
+) -> None:
     """Airflow's user ends what runs on YARN."""
-    _, run_id = begin(airflow, MARKED)
-    airflow.mark(MARKED, run_id, TASK, "failed")
+    dag_id = f"marked_{mode}"
+    _, run_id = begin(airflow, dag_id)
+    airflow.mark(dag_id, run_id, TASK, "failed")
 
-    ended = ("FINISHED", "FAILED", "KILLED")
-    wait_for("the application has ended", lambda: yarn.app()["state"] in ended, within=240)
-    assert [] == yarn.masters()
+    wait_for("the application has ended", lambda: yarn.app()["state"] in ENDED, within=240)
+    wait_for("no container is left", lambda: yarn.masters() == [], within=60)

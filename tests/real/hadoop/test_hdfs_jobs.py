@@ -53,13 +53,14 @@ class Job:
 
     def start(self, **environment: str) -> Driver:
         entry = self._location.ask("tumbling_window").entry
+        source = f"file://{self._location.input}"  # a path alone is in HDFS with HADOOP_CONF_DIR
         return self._drivers.command(
             "run",
             self.storage.url,
             f"--entry={entry}",
             "--mode=streaming",
             "--json",
-            *self._drivers.options({"files_per_batch": "1"}),
+            *self._drivers.options({"files_per_batch": "1", "input": source}),
             SPARK_STREAM_HDFS=self.hdfs.spark_url,
             **environment,
         )

@@ -111,6 +111,7 @@ class Livy:
             "livy.spark.master = local[1]\nlivy.file.local-dir-whitelist = /\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
+        self._left: list[psutil.Process] = []
         self.proxy = Proxy(self._port)
 
     def start(self) -> None:
@@ -125,7 +126,7 @@ class Livy:
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": LOOPBACK,
         }
-        with (self.folder / "server.log").open("wb") as log:
+        with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "-cp", f"{self.folder}/conf:{jars}", MAIN],
                 stdout=log,
@@ -177,16 +178,34 @@ class Livy:
     def come_back(self) -> None:
         self.proxy.is_away = False
 
+    def restart(self) -> None:
+        """Kill the server alone, and start one that knows none of its batches."""
+        self._kill_server()
+        self.start()
+
+    def kill_batches(self) -> None:
+        """Kill the processes of all batches."""
+        assert self._process is not None
+        self._left += psutil.Process(self._process.pid).children(recursive=True)
+        self._kill_left()
+
+    def _kill_server(self) -> None:
+        assert self._process is not None
+        self._left += psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+
+    def _kill_left(self) -> None:
+        for each in self._left:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
     def stop(self) -> None:
         self.proxy.stop()
         if self._process is None:
             return
-        tree = psutil.Process(self._process.pid).children(recursive=True)
-        self._process.kill()
-        self._process.wait()
-        for each in tree:
-            with contextlib.suppress(psutil.Error):
-                each.kill()
+        self._kill_server()
+        self._kill_left()
         shutil.rmtree(self._home)
 
 

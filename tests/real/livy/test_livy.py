@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from services import end_drivers
 
+from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.runtime.base.runtime_zip import write_package
 from airflow_provider.runtime.testing import launchers
 from airflow_provider.runtime.testing.launchers import LauncherCase, RacingLauncherContract
@@ -40,15 +42,21 @@ class TestRealLivy(RacingLauncherContract):
         pytest.skip("livy: its server knows logins by Kerberos and LDAP alone")
 
 
-@pytest.mark.usefixtures("callable_outside_of_a_task")
-def test_a_job_runs_as_a_batch(livy: Livy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows are exact, and the task has followed the batch to its end."""
+@pytest.fixture
+def task(
+    livy: Livy,
+    tmp_path: Path,
+    callable_outside_of_a_task: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Task]:
+    """A task whose driver is a batch."""
+    del callable_outside_of_a_task
     livy.begin()
     connection = {"conn_type": "livy", "host": livy.proxy.url}
     monkeypatch.setenv("AIRFLOW_CONN_LIVY", json.dumps(connection))
     runtime = tmp_path / "runtime.zip"
     write_package(runtime, replaces=False)
-    task = Task(
+    made = Task(
         tmp_path,
         "livy",
         None,
@@ -61,9 +69,41 @@ def test_a_job_runs_as_a_batch(livy: Livy, tmp_path: Path, monkeypatch: pytest.M
         },
         conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
     )
+    yield made
+    made.end()
+    end_drivers(tmp_path)
+
+
+def test_a_job_runs_as_a_batch(livy: Livy, task: Task) -> None:
+    """Its rows are exact, and the task has followed the batch to its end."""
     task.gated.open_gate()
     result = task.begin().result()
-    task.end()
 
     task.check_exact(result, attempts=1)
     assert [f"spark-stream-{task.driver_id()}"] == [each["name"] for each in livy.batches()]
+
+
+def test_a_server_that_forgets_its_batches_loses_no_run(livy: Livy, task: Task) -> None:
+    """The batch's driver has the lease: the task follows it, whatever the new server says."""
+    trial = task.begin()
+    task.await_last_batch(trial)
+    livy.restart()
+    forgotten = livy.batches()
+    task.gated.open_gate()
+    result = trial.result()
+
+    assert [] == forgotten
+    task.check_exact(result, attempts=1)
+
+
+def test_a_killed_batch_is_resumed_by_the_next_try(livy: Livy, task: Task) -> None:
+    """Its try fails as one that is worth another one, whose batch ends the run exactly."""
+    trial = task.begin()
+    task.await_last_batch(trial)
+    livy.kill_batches()
+    error = trial.exception()
+    task.gated.open_gate()
+    result = task.begin().result()
+
+    assert isinstance(error, SparkRunFailedError)
+    task.check_exact(result, attempts=2)
