@@ -121,6 +121,30 @@ class Cluster:
     def running(self, selector: str) -> list[Any]:
         return [pod for pod in self.of_role(selector) if pod.status.phase == "Running"]
 
+    def only(self, selector: str) -> Any:
+        """Return the only pod of a role that runs."""
+        (pod,) = self.running(selector)
+        return pod
+
+    def is_alive(self, pod: Any) -> bool:
+        """Whether the pod's only container runs on the node, whatever the API server says."""
+        return _container_of(pod) in self.node.tasks()
+
+    def kill(self, pod: Any) -> None:
+        """Kill what the pod runs on its node, without a word to the API server."""
+        self.node.ctr("tasks", "kill", "--signal", "SIGKILL", _container_of(pod))
+        await_that("the container has ended", lambda: not self.is_alive(pod))
+
+    def await_successor(self, executor: Any) -> None:
+        """Wait until an executor has ended and another one runs."""
+        await_that("the executor has ended", lambda: not self.is_alive(executor))
+
+        def has_come() -> bool:
+            uids = {pod.metadata.uid for pod in self.running(EXECUTOR)}
+            return bool(uids - {executor.metadata.uid})
+
+        await_that("there is another executor", has_come)
+
     def delete(self, pod: Any, *, grace_s: int | None = None) -> None:
         """Delete a pod; with a grace of 0 seconds it is forgotten at once, and killed."""
         with contextlib.suppress(client.ApiException):
@@ -186,6 +210,12 @@ class Cluster:
             prefix = f"spark.kubernetes.{part}.volumes.hostPath.folder-{number}"
             found[f"{prefix}.mount.path"] = found[f"{prefix}.options.path"] = folder
         return found
+
+
+def _container_of(pod: Any) -> str:
+    """Return the id that containerd has given to the pod's only container."""
+    (container,) = pod.status.container_statuses
+    return str(container.container_id).partition("://")[2]
 
 
 @contextlib.contextmanager
