@@ -17,8 +17,9 @@ OVER_S = 150.0  # a deleted pod has 30 seconds
 
 
 def _delete(cluster: Cluster, pod: Any) -> None:
-    """Delete a pod as ``kubectl delete --force`` does."""
+    """Delete a pod as ``kubectl delete --force`` does: it is forgotten before its node ends it."""
     cluster.delete(pod, grace_s=0)
+    await_that("the container has ended", lambda: not cluster.is_alive(pod))
 
 
 LOSSES: dict[str, Callable[[Cluster, Any], None]] = {
