@@ -25,7 +25,8 @@ RULES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (
             # Spark 4.3 makes policies for the network, too.
             ("pods", "services", "configmaps", "networkpolicies"),
-            ("create", "get", "list", "watch", "patch", "delete"),
+            # In client mode Spark removes its executors as a collection.
+            ("create", "get", "list", "watch", "patch", "delete", "deletecollection"),
         ),
     ],
     ASKER: [(("pods",), ("list", "delete"))],
@@ -141,7 +142,7 @@ class Cluster:
 
         def has_come() -> bool:
             uids = {pod.metadata.uid for pod in self.running(EXECUTOR)}
-            return bool(uids - {executor.metadata.uid})
+            return len(uids) == 1 and executor.metadata.uid not in uids
 
         await_that("there is another executor", has_come)
 
