@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, folder: Path, shared: Path) -> None:
         self.shared = shared
         self.plane = ControlPlane(folder / "plane", ADDRESS, SUBMITTER, ASKER, NOBODY)
-        self.node = Node(folder / "node", self.plane.config)
+        self.node = Node(folder / "node", self.plane.config, self.plane.authority)
         (shared / "uploads").mkdir(parents=True)
         self._login = client.Configuration()
         config.load_kube_config(str(self.plane.config), client_configuration=self._login)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 import yaml
+from handmade import RUN
 from kubernetes import client
 
 from airflow_provider.runtime.api.launchers import LaunchState
@@ -145,6 +146,7 @@ def test_an_application_survives_what_dies_around_its_driver(
 ) -> None:
     """Its pods have the label, it is never over before its driver, and its end is a success."""
     trial = begin(job)
+    lines = job.operator._hook().last_lines(job.job_dir, RUN, job.driver_id())
     driver, executor = connected.only(DRIVER), connected.only(EXECUTOR)
     said = [present(job.status())]
     for lose in LOST:
@@ -158,6 +160,7 @@ def test_an_application_survives_what_dies_around_its_driver(
     assert {LaunchState.RUNNING, LaunchState.UNKNOWN} >= {each.state for each in said}
     assert LaunchState.RUNNING is said[0].state
     assert (LaunchState.ENDED, 0) == (ended.state, ended.exit_code)
+    assert any("query=counts started" in line for line in lines)
     assert {job.driver_id()} == {pod.metadata.labels[LABEL] for pod in (driver, executor)}
 
 
