@@ -267,8 +267,10 @@ CHECK_NAMES: Final = "spark.stream.checkNames"
 
 # The user makes a part of such a name, Spark puts it together from parts, or it is of others.
 _FREE: Final = re.compile(
-    r"spark\.(executorEnv|hadoop|hive|kubernetes\.(driver|driverEnv|executor|node\.selector)"
-    r"|metrics|mesos|sql\.catalog|ssl|yarn\.((am|driver|executor)\.resource|appMasterEnv)"
+    r"spark\.(executorEnv|hadoop|hive|kafka\.clusters"
+    r"|kubernetes\.(authenticate|driver|driverEnv|executor|node\.selector)"
+    r"|metrics|mesos|security\.credentials|sql\.catalog|ssl"
+    r"|yarn\.((am|driver|executor)\.resource|appMasterEnv)"
     r"|(driver|executor|task)\.resource|plugins|(rpc|shuffle|files)\.io|network"
     r"|sql\.streaming\.stateStore\.rocksdb"
     r"|comet|databricks|gluten|openlineage|rapids|snowflake|sql\.iceberg|stream)\."

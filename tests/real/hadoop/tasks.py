@@ -93,8 +93,12 @@ class Task:
 
     def status(self) -> LaunchStatus | None:
         """Return what the cluster says of the driver, to a process that knows its tag alone."""
+        asks = ("conn_id", "launcher", "launcher_options")
         hook: DriverHook = SparkStreamingOperator(
-            task_id="other", job=ENTRY, job_dir=self.job_dir, conn_id=CONNECTION
+            task_id="other",
+            job=ENTRY,
+            job_dir=self.job_dir,
+            **{name: self._arguments[name] for name in asks if name in self._arguments},
         )._hook()
         handle = self.handle()
         return None if handle is None else hook.ask(handle)

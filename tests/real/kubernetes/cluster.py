@@ -25,7 +25,8 @@ RULES: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (
             # Spark 4.3 makes policies for the network, too.
             ("pods", "services", "configmaps", "networkpolicies"),
-            ("create", "get", "list", "watch", "patch", "delete"),
+            # In client mode Spark removes its executors as a collection.
+            ("create", "get", "list", "watch", "patch", "delete", "deletecollection"),
         ),
     ],
     ASKER: [(("pods",), ("list", "delete"))],
@@ -48,7 +49,7 @@ class Cluster:
     def __init__(self, folder: Path, shared: Path) -> None:
         self.shared = shared
         self.plane = ControlPlane(folder / "plane", ADDRESS, SUBMITTER, ASKER, NOBODY)
-        self.node = Node(folder / "node", self.plane.config)
+        self.node = Node(folder / "node", self.plane.config, self.plane.authority)
         (shared / "uploads").mkdir(parents=True)
         self._login = client.Configuration()
         config.load_kube_config(str(self.plane.config), client_configuration=self._login)
@@ -121,6 +122,30 @@ class Cluster:
     def running(self, selector: str) -> list[Any]:
         return [pod for pod in self.of_role(selector) if pod.status.phase == "Running"]
 
+    def only(self, selector: str) -> Any:
+        """Return the only pod of a role that runs."""
+        (pod,) = self.running(selector)
+        return pod
+
+    def is_alive(self, pod: Any) -> bool:
+        """Whether the pod's only container runs on the node, whatever the API server says."""
+        return _container_of(pod) in self.node.tasks()
+
+    def kill(self, pod: Any) -> None:
+        """Kill what the pod runs on its node, without a word to the API server."""
+        self.node.ctr("tasks", "kill", "--signal", "SIGKILL", _container_of(pod))
+        await_that("the container has ended", lambda: not self.is_alive(pod))
+
+    def await_successor(self, executor: Any) -> None:
+        """Wait until an executor has ended and another one runs."""
+        await_that("the executor has ended", lambda: not self.is_alive(executor))
+
+        def has_come() -> bool:
+            uids = {pod.metadata.uid for pod in self.running(EXECUTOR)}
+            return len(uids) == 1 and executor.metadata.uid not in uids
+
+        await_that("there is another executor", has_come)
+
     def delete(self, pod: Any, *, grace_s: int | None = None) -> None:
         """Delete a pod; with a grace of 0 seconds it is forgotten at once, and killed."""
         with contextlib.suppress(client.ApiException):
@@ -186,6 +211,12 @@ class Cluster:
             prefix = f"spark.kubernetes.{part}.volumes.hostPath.folder-{number}"
             found[f"{prefix}.mount.path"] = found[f"{prefix}.options.path"] = folder
         return found
+
+
+def _container_of(pod: Any) -> str:
+    """Return the id that containerd has given to the pod's only container."""
+    (container,) = pod.status.container_statuses
+    return str(container.container_id).partition("://")[2]
 
 
 @contextlib.contextmanager

@@ -71,6 +71,10 @@ class ControlPlane:
             "advertise-address": FIRST_SERVICE if self._address == LOOPBACK else self._address,
             "tls-cert-file": self._folder / "server.crt",
             "tls-private-key-file": self._folder / "server.key",
+            # It reads logs of pods at their node, which has no name that could be looked up.
+            "kubelet-preferred-address-types": "InternalIP",
+            "kubelet-client-certificate": self._folder / "server.crt",
+            "kubelet-client-key": self._folder / "server.key",
             "token-auth-file": self._folder / "users.csv",
             "service-account-key-file": self._folder / "tokens.pub",
             "service-account-signing-key-file": self._folder / "tokens.key",

@@ -57,10 +57,11 @@ class Node:
     Args:
         folder: of what it writes; short, as sockets' names are.
         config: a kube config that may do all.
+        authority: of the API server's certificate, which reads logs with it.
     """
 
-    def __init__(self, folder: Path, config: Path) -> None:
-        self._folder, self._config = folder, config
+    def __init__(self, folder: Path, config: Path, authority: Path) -> None:
+        self._folder, self._config, self._authority = folder, config, authority
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "containerd.sock"
         self._kernel = {file: file.read_text() for file in map(SETTINGS.joinpath, KERNEL)}
@@ -99,10 +100,14 @@ class Node:
         settings = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": "127.0.0.1",
+            "address": ADDRESS,
             "port": port,
             "healthzPort": health,
-            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": str(self._authority)},
+            },
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": "/",
