@@ -81,7 +81,7 @@ def test_the_maturity_table_has_every_store_and_launcher() -> None:
         assert f"{component}" in table
     for component in ("YARN", "Kubernetes", "EMR Serverless", "Livy", "KubernetesExecutor"):
         assert f"{component}" in table
-    assert "stand-ins" in table
+    assert "moto; never Amazon's own | experimental" in table
 
 
 def test_the_help_of_package_shows_a_command_that_works(
