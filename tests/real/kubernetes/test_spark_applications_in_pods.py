@@ -162,6 +162,7 @@ def test_an_application_survives_what_dies_around_its_driver(
     assert (LaunchState.ENDED, 0) == (ended.state, ended.exit_code)
     assert any("query=counts started" in line for line in lines)
     assert {job.driver_id()} == {pod.metadata.labels[LABEL] for pod in (driver, executor)}
+    assert f"spark-stream-{job.driver_id()}-exec-1" == executor.metadata.name
 
 
 # --- a driver that dies ---------------------------------------------------------------------------
