@@ -34,6 +34,7 @@ PLURAL: Final = "sparkapplications"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _MOST_LISTED: Final = 10_000  # labels, states or containers of one answer
 _SPARKS_FILES: Final = "spark.submit.pyFiles"
+_EXECUTOR_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 _QUEUED, _RUNNING, _ENDED = LaunchState.QUEUED, LaunchState.RUNNING, LaunchState.ENDED
 
 
@@ -112,13 +113,15 @@ def manifest_of(
     """
     api_version = f"{resource.group}/{resource.version}"
     template = read_template(options.template, api_version)
+    # Else Spark makes them of the application's name, which a long job directory makes too long.
+    named = {"sparkConf": {_EXECUTOR_NAMES: name_of(token)}}
     labels = {LABEL: token, **({QUEUE_LABEL: options.queue} if options.queue else {})}
     metadata = own(template["metadata"], {"labels": labels}, "metadata.")
     return {
         "apiVersion": api_version,
         "kind": "SparkApplication",
         "metadata": {**metadata, "name": name_of(token), "namespace": namespace},
-        "spec": resource.spec(options, application, token, template["spec"]),
+        "spec": resource.spec(options, application, token, put_over(named, template["spec"])),
     }
 
 

@@ -109,12 +109,12 @@ COMPONENTS: Final = (
     ),
     Component(
         "SparkApplications",
-        "a real API server, Kubeflow's operator 2.5.2, Apache's CRD 1.0; no Spark in pods",
+        "Kubeflow's operator 2.5.2 and Spark in its pods, each part killed; Apache's CRD 1.0 alone",
         Status.EXPERIMENTAL,
     ),
     Component(
         "Kubernetes",
-        "Kubernetes 1.34.4 of one node, Spark in its pods in cluster mode, a driver killed",
+        "Kubernetes 1.34.4 of one node, Spark in its pods in both deploy modes, each part killed",
         Status.EXPERIMENTAL,
         masters=("k8s://",),
     ),

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.slow
 TOKEN, OTHER = "7f" * 16, "8a" * 16
 NAME = f"spark-stream-{TOKEN}"
 LABEL = "spark-stream-driver-id"
+EXECUTORS = "spark.kubernetes.executor.podNamePrefix"
 SECRET = "s3cr3t"  # noqa: S105 - of the stand-in
 BOTH = pytest.mark.parametrize("operator", ["kubeflow", "apache"])
 VERSIONS = {"kubeflow": KUBEFLOW, "apache": APACHE}
@@ -109,7 +110,7 @@ def test_an_application_of_kubeflow(server: ApiServer) -> None:
         "mainApplicationFile": spec["mainApplicationFile"],
         "arguments": ["driver", "run", "s3://b/job"],
         "deps": {"pyFiles": ["/no/runtime.zip", "s3://b/jobs.py"]},
-        "sparkConf": {"spark.executor.memory": "4g"},
+        "sparkConf": {"spark.executor.memory": "4g", EXECUTORS: NAME},
         "driver": {"serviceAccount": "streams", "labels": {LABEL: TOKEN}},
         "executor": {},
         "restartPolicy": {"type": "Never"},
@@ -139,6 +140,7 @@ def test_an_application_of_apache(server: ApiServer) -> None:
             "spark.kubernetes.authenticate.driver.serviceAccountName": "streams",
             "spark.kubernetes.container.image": "spark:4",
             f"spark.kubernetes.driver.label.{LABEL}": TOKEN,
+            EXECUTORS: NAME,
             "spark.submit.pyFiles": "/no/runtime.zip,s3://b/jobs.py",
         },
     } == spec
@@ -209,7 +211,10 @@ spec:
   sparkVersion: "4.2.0"
   image: ours:1
   restartPolicy: {type: Never}
-  sparkConf: {spark.executor.memory: 1g, spark.ui.enabled: "false"}
+  sparkConf:
+    spark.executor.memory: 1g
+    spark.kubernetes.executor.podNamePrefix: mine
+    spark.ui.enabled: "false"
   volumes: [{name: data, emptyDir: {}}]
   driver: {cores: 2, labels: {team: streams}}
   executor: {instances: 3}
@@ -230,7 +235,8 @@ def test_a_template_is_the_rest_of_the_spec(
     assert {LABEL: TOKEN, "team": "streams"} == body["metadata"]["labels"]
     spec = body["spec"]
     assert ("4.3.0", "ours:1") == (spec["sparkVersion"], spec["image"])
-    assert {"spark.executor.memory": "4g", "spark.ui.enabled": "false"} == spec["sparkConf"]
+    conf = {"spark.executor.memory": "4g", "spark.ui.enabled": "false", EXECUTORS: "mine"}
+    assert conf == spec["sparkConf"]
     assert {"cores": 2, "labels": {LABEL: TOKEN, "team": "streams"}} == spec["driver"]
     assert [{"name": "data", "emptyDir": {}}] == spec["volumes"]
 

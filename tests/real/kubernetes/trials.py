@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.runtime.api.launchers import LaunchStatus
 from tests.present import present
-from tests.real.hadoop.tasks import Task
+from tests.real.hadoop.tasks import RUN_S, Task
 from tests.real.kubernetes.cluster import Cluster
 from tests.real.kubernetes.servers import await_that
 
@@ -35,7 +35,13 @@ def begin(job: Task) -> Future[Any]:
     for note in job.gated.root.glob("holder.*"):  # of an earlier try
         note.unlink()
     trial = job.begin()
-    job.await_last_batch(trial)
+
+    def has_come() -> bool:
+        if trial.done():
+            raise AssertionError(f"the try has ended: {trial.exception() or trial.result()}")
+        return bool(job.gated.holders())
+
+    await_that("an executor holds the last batch", has_come, within=RUN_S)
     return trial
 
 
