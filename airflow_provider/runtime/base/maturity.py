@@ -123,7 +123,7 @@ COMPONENTS: Final = (
         "Apache Livy 0.7.1 without a login, Spark on its machine; answers lost",
         Status.TESTED,
     ),
-    Component("EMR Serverless", "moto; never Amazon's own", Status.EXPERIMENTAL),
+    Component("EMR Serverless", "stand-ins such as moto; never Amazon's own", Status.EXPERIMENTAL),
 )
 
 
