@@ -188,7 +188,7 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
     listing = dict(files_under(query.checkpoint))
     inventory = take_inventory(listing, query.checkpoint.read, batch=batch, where=where)
     entry = query.logs.offsets(batch)
-    topology = query.topology(len(entry.sources))
+    topology = query.topology(entry)
     drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(batch)
     finished = ended and (drained or not inventory.operators)

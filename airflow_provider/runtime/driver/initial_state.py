@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.driver.beginning import (
     Asked,
     Beginning,
@@ -186,7 +185,7 @@ class StartingPoint:
         return names
 
     def _misfits(self, query: QueryDefinition, stored: StoredQuery, where: str) -> list[str]:
-        wrong = mismatches(stored.topology, query.topology)
+        wrong = stored.misfits(query.topology)
         if wrong or stored.ended:
             return wrong
         unfit = self._changes.compare(query.name, stored, query.fingerprint, where)
@@ -224,4 +223,9 @@ class StartingPoint:
 
 
 def _as_stored(saved: QuerySavepoint) -> StoredQuery:
-    return StoredQuery(saved.topology, saved.has_ended, saved.fingerprint)
+    return StoredQuery(
+        saved.topology,
+        saved.has_ended,
+        saved.fingerprint,
+        open_batch=saved.batch + 1 if saved.planned else None,
+    )

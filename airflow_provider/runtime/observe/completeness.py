@@ -227,8 +227,8 @@ def _published_query(directory: JobDirectory, name: str, reported: QueryProgress
 
 
 def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> tuple[PublishedSource, ...]:
-    topology = kept_topology(directory, name)
-    names = topology.sources if topology is not None else ()
+    topology = kept_topology(directory, name) if entry.names is None else None
+    names: Sequence[str | None] = topology.sources if topology is not None else entry.names or ()
     offsets = entry.source_offsets()
     known = names if len(names) == len(offsets) else (None,) * len(offsets)
     return tuple(

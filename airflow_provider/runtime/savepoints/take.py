@@ -346,7 +346,7 @@ def _describe(
 ) -> QuerySavepoint:
     entry = query.logs.offsets(choice.batch)
     before = query.ended_by(choice.batch)
-    topology = query.topology(len(entry.sources))
+    topology = query.topology(entry)
     drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(choice.batch + choice.planned)
     finished = ended and not choice.planned and (drained or not inventory.operators)
@@ -384,6 +384,9 @@ def _describe(
         history=list(query.history),
         fingerprint=query.fingerprint(choice.batch),
         identities=query.identities(choice.batch, topology),
+        named=topology.is_named,
+        kinds=dict(topology.kinds),
+        removed=list(topology.removed),
     )
 
 
