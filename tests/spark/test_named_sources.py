@@ -268,7 +268,7 @@ def test_batch_reads_all_of_the_sources_that_there_are(spark: Any, location: Loc
     job = Job(spark, location)
     job.put("a", ("a", 1))
     job.put("b", ("a", 1), ("b", 1))
-    once = {"mode": "batch", "until": None, "at_end": None}
+    once: dict[str, Any] = {"mode": "batch", "until": None, "at_end": None}
 
     job.run(job.of("a"), **once)
     assert [("a", 1)] == job.written
