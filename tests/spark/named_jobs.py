@@ -10,12 +10,10 @@ import functools
 import json
 from typing import Any
 
-from number_source import Numbers
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from airflow_provider.runtime import JobContext, files
-from airflow_provider.runtime.sources.spark import register_source
 
 
 def pairs(ctx: JobContext) -> None:
@@ -40,12 +38,9 @@ def _source(
         from airflow_provider.extensions.delta import delta_table
 
         return ctx.read(name, delta_table(path), bounded=True, **reading).select("k", "v")
-    if kind == "numbers":
-        register_source(ctx.spark, Numbers)
-        numbers = ctx.read(
-            name, format=Numbers.name(), options={"file": f"{path}/0.csv"}, bounded=True
-        )
-        return numbers.select(F.lit("n").alias("k"), F.col("id").cast("int").alias("v"))
+    if kind == "rate":
+        ticks = ctx.read(name, format="rate", bounded=True)
+        return ticks.select(F.lit("n").alias("k"), F.col("value").cast("int").alias("v"))
     schema = f"k string, v int{more}"
     kept = ctx.params.get("keys", "k,v").split(",")
     rows = ctx.read(name, format=kind, path=path, schema=schema, bounded=True, **reading)

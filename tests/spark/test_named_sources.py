@@ -145,11 +145,8 @@ def test_what_would_read_again_or_elsewhere_is_refused(job: Job) -> None:
     said = r"found 2 sources \(a, b2\) \("
     why = "under another name a source is read again" if names_sources(job.spark) else "Spark"
     job.refuse(f"{said}{why}", renamed)
-    job.put("numbers", ("7", 7))
-
-    if job.spark.version >= "4.":
-        of_numbers = job.of("a", b={"kind": "numbers", "path": "numbers"})
-        job.refuse("expected source 'b' to be files, found numbers-of-a-file", of_numbers)
+    by_the_clock = job.of("a", b={"kind": "rate"})
+    job.refuse("expected source 'b' to be files, found rate", by_the_clock)
 
     job.run(job.of("a", "b"))
     assert TWO == job.written

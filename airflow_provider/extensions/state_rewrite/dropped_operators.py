@@ -47,7 +47,7 @@ def topology_without(topology: Topology, dropped: Collection[int]) -> Topology:
         return topology
     new = _numbers_after([operator.id for operator in topology.operators], dropped)
     operators = tuple(o._replace(id=new[o.id]) for o in topology.operators if o.id in new)
-    return Topology(topology.sources, operators, topology.provider)
+    return dataclasses.replace(topology, operators=operators)
 
 
 def fingerprint_without(fingerprint: Fingerprint, dropped: Collection[int]) -> Fingerprint:

@@ -183,7 +183,7 @@ class QueryDefinition:
     def topology(self) -> Topology:
         names = tuple(source.name for source in self.sources)
         if not is_streaming(self.df):
-            return Topology(sources=names, operators=())  # a batch job keeps no state
+            return Topology(names, operators=(), unnamed=None)  # a batch job keeps no state
         provider = asked_state_provider(self.df)
         return Topology(
             sources=names,
