@@ -120,7 +120,7 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_a_source_is_removed_and_does_not_come_back",
         "test_two_sources_change_places",
         "test_what_would_read_again_or_elsewhere_is_refused",
-        "test_columns_and_paths_change",
+        "test_columns_and_folders_change",
         "test_a_batch_that_is_planned_runs_with_its_sources",
     ),
     "upgrade": _streams(

@@ -33,7 +33,9 @@ def put(folder: Path, *rows: tuple[str, int]) -> None:
 
 def run(drivers: Drivers, location: Location, *names: str, **environment: str) -> Driver:
     sources = {name: {"path": str(location.root / name)} for name in names}
-    options = drivers.options({"sources": json.dumps(sources)})
+    listed = location.root / "sources.json"  # a run that has died has the same parameters
+    listed.write_text(json.dumps(sources))
+    options = drivers.options({"sources": str(listed)})
     entry = f"--entry={JOBS}:pairs"
     where = str(location.job_dir)
     return drivers.command("run", where, entry, "--json", *SUSPENDED, *options, **environment)

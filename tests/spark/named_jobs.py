@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -17,8 +18,11 @@ from airflow_provider.runtime import JobContext, files
 
 
 def pairs(ctx: JobContext) -> None:
-    """Write each pair once; ``sources`` has by name a folder and what else is said of it."""
-    asked = json.loads(ctx.params["sources"])
+    """Write each pair once; the file has by name a folder and what else is said of it.
+
+    It is a file, because a run that has died is resumed with the same parameters.
+    """
+    asked = json.loads(Path(ctx.params["sources"]).read_text())
     rows = [_source(ctx, name, **how) for name, how in asked.items()]
     keys = ctx.params.get("keys", "k,v").split(",")
     once = functools.reduce(DataFrame.unionByName, rows).dropDuplicates(keys)
@@ -27,7 +31,8 @@ def pairs(ctx: JobContext) -> None:
 
 def both_places(ctx: JobContext) -> None:
     """Read one source in two places of the plan."""
-    a = _source(ctx, "a", path=json.loads(ctx.params["sources"])["a"]["path"])
+    asked = json.loads(Path(ctx.params["sources"]).read_text())
+    a = _source(ctx, "a", **asked["a"])
     ctx.write("out", a.unionByName(a).dropDuplicates(["k", "v"]), to=files(ctx.params["output"]))
 
 

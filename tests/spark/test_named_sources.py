@@ -5,6 +5,8 @@ Since Spark 4.2 the offset log has the names of sources; with an older Spark eac
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from streams import SUSPEND, Location, failing_at, read_with_duckdb, savepoint_o
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.spark.versions import names_sources
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -48,7 +50,9 @@ class Job:
         }
 
     def ask(self, sources: Sources, job: str = "pairs", **asked: Any) -> Any:
-        params = {"sources": json.dumps(sources), **asked.pop("params", {})}
+        listed = self.location.root / "sources.json"
+        listed.write_text(json.dumps(sources))
+        params = {"sources": str(listed), **asked.pop("params", {})}
         entry = f"{JOBS}:{job}"
         return self.location.ask(job, entry=entry, params=params, **{**SUSPEND, **asked})
 
@@ -57,12 +61,19 @@ class Job:
         asked.setdefault("run_id", f"r{self._runs}")
         return run_job(self.ask(sources, job, **asked), spark=self.spark)
 
+    def die(self, point: str, sources: Sources, **asked: Any) -> None:
+        """Run the job, whose driver fails at a failpoint and is not restarted."""
+        with failing_at(point), contextlib.suppress(OSError, SparkStreamError):
+            self.run(sources, restart="none", **asked)
+            raise AssertionError(f"{point} was not reached")
+
     def refuse(self, said: str, sources: Sources, **asked: Any) -> None:
         """Run the job, which is refused before a byte is written."""
-        before = everything_in(self.location.root)
+        before = everything_in(self.location.job_dir), everything_in(self.location.output)
         with pytest.raises(ConfigError, match=said):
             self.run(sources, **asked)
-        assert before == everything_in(self.location.root)
+        after = everything_in(self.location.job_dir), everything_in(self.location.output)
+        assert before == after
 
     def refuse_or(self, then: Callable[[], None], said: str, sources: Sources) -> None:
         """Run the job and then *then*; a Spark whose log has no names refuses it."""
@@ -152,16 +163,17 @@ def test_what_would_read_again_or_elsewhere_is_refused(job: Job) -> None:
     assert TWO == job.written
 
 
-def test_columns_and_paths_change(job: Job) -> None:
-    """A column more in a source, a source in another folder; a column more of state is refused."""
+def test_columns_and_folders_change(job: Job) -> None:
+    """A column more in a source; a folder, when no batch has to be planned again with its files."""
     job.put("elsewhere", ("b", 1), ("b", 3))
+    wider = {"a": {"more": ", w int"}, "b": {"more": ", w int"}}
 
-    job.refuse(
-        "does not fit its state",
-        job.of("a", "b", a={"more": ", w int"}, b={"more": ", w int"}),
-        params={"keys": "k,v,w"},
-    )
-    job.run(job.of(a={"more": ", w int"}, b={"path": "elsewhere"}))
+    job.refuse("does not fit its state", job.of(**wider), params={"keys": "k,v,w"})
+    moved = job.of(a=wider["a"], b={"path": "elsewhere"})
+    job.refuse(r"source 'b' reads .*elsewhere now, and its last batch has read .*/b/0\.csv", moved)
+    job.run(job.of(**wider))
+    assert TWO == job.written
+    job.run(moved)
 
     assert sorted([*TWO, ("b", 3)]) == job.written
 
@@ -169,25 +181,17 @@ def test_columns_and_paths_change(job: Job) -> None:
 def test_a_batch_that_is_planned_runs_with_its_sources(job: Job) -> None:
     """A run that has died in a batch: until it has committed, no source comes or goes."""
     job.put("c", ("c", 1))
-    with failing_at("sink.staged"), pytest.raises(OSError, match=r"sink\.staged"):
-        job.run(job.of("a", "b"), restart="none")
+    job.die("sink.staged", job.of("a", "b"))
 
     if names_sources(job.spark):
         why = "batch 1 is planned and not committed"
-        job.refuse(why, job.of("a", "b", "c"))
-        job.refuse(why, job.of("a"))
+        for sources in (job.of("a", "b", "c"), job.of("a")):
+            job.refuse(why, sources, run_id="r2")
         savepoint = savepoint_of(job.location, aligned_timeout_s=0)
-        elsewhere = {"from_savepoint": savepoint.url}
+        begun = job.ask(job.of("a", "b", "c"), run_id="n1", from_savepoint=savepoint.url)
+        elsewhere = dataclasses.replace(begun, job_dir=str(job.location.root / "elsewhere"))
         with pytest.raises(ConfigError, match=why):
-            run_job(
-                job.location.ask(
-                    "pairs",
-                    entry=f"{JOBS}:pairs",
-                    params={"sources": json.dumps(job.of("a", "b", "c"))},
-                    **elsewhere,
-                ),
-                spark=job.spark,
-            )
+            run_job(elsewhere, spark=job.spark)
     job.run(job.of("b", "a") if names_sources(job.spark) else job.of("a", "b"), run_id="r2")
 
     assert TWO == job.written
@@ -196,11 +200,12 @@ def test_a_batch_that_is_planned_runs_with_its_sources(job: Job) -> None:
 def test_after_its_last_row_a_query_keeps_its_sources(job: Job) -> None:
     """A drain that was promised, and perhaps not done, is of the sources that it was promised for."""
     job.put("c", ("c", 1))
-    with failing_at("drain.intended"), pytest.raises(OSError, match=r"drain\.intended"):
-        job.run(job.of("a", "b"), at_end="drain", restart="none")
+    job.die("drain.intended", job.of("a", "b"), at_end="drain", until="end")
 
-    job.refuse("has finished|has changed", job.of("a", "b", "c"))
-    job.run(job.of("a", "b"), at_end="drain", run_id="r2")
+    job.refuse(
+        "has finished|has changed", job.of("a", "b", "c"), run_id="r2", at_end="drain", until="end"
+    )
+    job.run(job.of("a", "b"), at_end="drain", until="end", run_id="r2")
 
     assert TWO == job.written
 
@@ -214,22 +219,21 @@ def test_a_savepoint_and_a_rewind_take_other_sources(job: Job, tmp_path: Path) -
     job.run(job.of("c", "a", "b"))
     assert [*TWO, ("c", 1)] == job.written
 
-    spec = job.ask(job.of("c", "b"), run_id="n1", from_savepoint=savepoint.url)
     other = Location(tmp_path / "other")
-    params = {**spec.params, "output": str(other.output)}
+
+    def begin(sources: Sources) -> None:
+        begun = job.ask(sources, run_id="n1", from_savepoint=savepoint.url)
+        params = {**begun.params, "output": str(other.output)}
+        run_job(
+            dataclasses.replace(begun, job_dir=str(other.job_dir), params=params), spark=job.spark
+        )
+
     with pytest.raises(ConfigError, match="under another name"):
-        run_job(_in(spec, other, params), spark=job.spark)
-    params["sources"] = json.dumps(job.of("c", "b", "a"))
-    run_job(_in(spec, other, params), spark=job.spark)
+        begin(job.of("c", "b"))
+    begin(job.of("c", "b", "a"))
 
     restored = sorted((str(k), int(v)) for k, v in read_with_duckdb(other.output / "part-*"))
     assert [("a", 2), ("c", 1)] == restored  # what the savepoint's state had written is not
-
-
-def _in(spec: Any, location: Location, params: Mapping[str, str]) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(spec, job_dir=str(location.job_dir), params=params)
 
 
 def test_a_log_of_positions_stays_one(spark: Any, location: Location) -> None:
@@ -248,8 +252,7 @@ def test_a_log_of_positions_stays_one(spark: Any, location: Location) -> None:
 
 def test_the_ends_of_a_run_are_found_by_name(job: Job) -> None:
     """A file that arrives while a batch fails is for the next run, also when sources are moved."""
-    with failing_at("sink.staged"), pytest.raises(OSError, match=r"sink\.staged"):
-        job.run(job.of("a", "b"), restart="none", at_end="suspend")
+    job.die("sink.staged", job.of("a", "b"))
     job.put("b", ("b", 9))
     moved = job.of("b", "a") if names_sources(job.spark) else job.of("a", "b")
 
@@ -260,16 +263,14 @@ def test_the_ends_of_a_run_are_found_by_name(job: Job) -> None:
     assert sorted([*TWO, ("b", 9)]) == job.written
 
 
-def test_batch_reads_all_of_the_sources_that_there_are(spark: Any, location: Location) -> None:
-    """It has no offset log and no state, so that nothing has to fit."""
+def test_batch_gives_the_rows_of_the_sources_by_name_or_position(
+    spark: Any, location: Location
+) -> None:
+    """It has no offset log and no state: one run reads all of what it has."""
     job = Job(spark, location)
     job.put("a", ("a", 1))
     job.put("b", ("a", 1), ("b", 1))
-    once: dict[str, Any] = {"mode": "batch", "until": None, "at_end": None}
 
-    job.run(job.of("a"), **once)
-    assert [("a", 1)] == job.written
-    job.run(job.of("b", "a"), **once, params={"output": str(location.root / "second")})
+    job.run(job.of("b", "a"), mode="batch", until=None, at_end=None)
 
-    second = read_with_duckdb(location.root / "second" / "part-*")
-    assert [("a", 1), ("b", 1)] == sorted((str(k), int(v)) for k, v in second)
+    assert [("a", 1), ("b", 1)] == job.written

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.checkpoint.last_files import files_of_last_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import (
     Verdict,
@@ -22,7 +24,7 @@ from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept
 from airflow_provider.runtime.sources.locations import ReadLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.topology import Change, Fingerprint, Topology
     from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -42,6 +44,7 @@ class StoredQuery:
     fingerprint: Fingerprint | None = None
     has_results: bool = True
     open_batch: int | None = None  # planned, and not committed
+    last_files: Callable[[], Mapping[str, Sequence[str]]] = dict  # of its last batch, by source
 
     def misfits(self, now: Topology) -> list[str]:
         """Return why the topology of a query that is declared does not fit, as phrases."""
@@ -244,5 +247,8 @@ def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
                 kept_fingerprint(directory, name),
                 has_results=position.last_commit >= 0,
                 open_batch=position.open_batch,
+                last_files=functools.partial(
+                    files_of_last_batch, directory.checkpoint(name), topology.sources
+                ),
             )
     return kept

@@ -75,7 +75,7 @@ def read_files(
         batch = query.batch + (query.planned and skips_in_flight)
         entry = saved_offsets(savepoint, theirs, batch)
         last = saved_offsets(savepoint, theirs, query.batch + query.planned)
-        saved = _logs(_SavedLogs(savepoint, theirs), last)
+        saved = _logs(SavedLogs(savepoint, theirs), last)
     for folder in {**now, **saved}:
         files = ReadFiles(
             _source_of(folder, names),
@@ -123,8 +123,8 @@ def _checkpoint_since(
     return None
 
 
-class _SavedLogs:
-    """A query in a savepoint, as far as :class:`SourceLog` reads a checkpoint."""
+class SavedLogs:
+    """A query in a savepoint, as far as :class:`SourceLog` and its logs read a checkpoint."""
 
     def __init__(self, savepoint: Savepoint, name: str) -> None:
         self.url = f"{savepoint.url}/queries/{name}"
@@ -148,7 +148,7 @@ def _last_entry(checkpoint: Storage) -> OffsetEntry | None:
 
 
 def _logs(
-    checkpoint: Storage | _SavedLogs, entry: OffsetEntry | None
+    checkpoint: Storage | SavedLogs, entry: OffsetEntry | None
 ) -> dict[str, Mapping[str, int]]:
     """Return the logs of the file sources, by their folders in ``sources/``.
 

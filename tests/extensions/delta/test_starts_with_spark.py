@@ -25,7 +25,8 @@ def run(spark: Any, location: Location, **sources: Any) -> list[Any]:
     """Run the job of ``named_jobs.py``, which writes each pair once; return what it has written."""
     root = location.root
     asked = {name: {"path": str(root / name), **how} for name, how in sources.items()}
-    params = {"sources": json.dumps(asked)}
+    (root / "sources.json").write_text(json.dumps(asked))
+    params = {"sources": str(root / "sources.json")}
     spec = location.ask("pairs", entry=f"{JOBS}:pairs", params=params, **SUSPEND)
     run_job(spec, spark=spark)
     return sorted(read_with_duckdb(location.output / "part-*"))
