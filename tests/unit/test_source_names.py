@@ -121,7 +121,9 @@ def test_the_log_counts_and_the_record_adds_what_it_lacks():
     """A start that has planned no batch has changed nothing; a position of no kind is of any."""
     entry = entry_of('a:{"logOffset":1}', "b:-")
     kinds = {"a": "files", "b": "files", "c": "files"}
-    kept = topology_of("a", "c", kinds=kinds, removed=("b", "z"), unnamed="by position")
+    operators = (OperatorShape(0, "dedupe", ("a", "c")),)
+    others = {"kinds": kinds, "removed": ("b", "z"), "operators": operators}
+    kept = topology_of("a", "c", **others, unnamed="by position")
 
     found = as_logged(kept, entry)
 
@@ -129,6 +131,11 @@ def test_the_log_counts_and_the_record_adds_what_it_lacks():
     assert found.is_named
     assert (("z",), {"a": "files"}) == (found.removed, found.kinds)
     assert kept == as_logged(kept, None)
+    for now in (("a", "c"), ("a", "b")):  # which start the record is of is not known
+        same = topology_of("a", "b", operators=(OperatorShape(0, "dedupe", now),))
+        assert [] == mismatches(found, same)
+    exact = as_logged(topology_of("b", "a", operators=operators), entry)
+    assert operators == exact.operators
 
 
 def test_a_record_keeps_the_names_of_removed_sources():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def kafka(**options: str):
 )
 def test_topics_begin_by_their_options(starts, options):
     """A time without a message in a partition is the end of that partition, and no error."""
-    found = started("s", kafka(), starts, streaming=True)
+    found: Any = started("s", kafka(), starts, streaming=True)
 
     assert {"subscribe": "t", **options} == found.options
     assert kafka() == started("s", kafka(), starts, streaming=False)
@@ -45,10 +46,10 @@ def test_topics_begin_by_their_options(starts, options):
 def test_tables_begin_as_they_are_or_with_later_versions():
     """The words of ``ctx.read`` are those of the tables, but for the beginning."""
     for table in (delta_table("/t"), iceberg_table("a.b", catalog="c")):
-        found = {
-            starts: started("s", table, starts, streaming=True).options.starts
-            for starts in ("beginning", "now", MOMENT)
-        }
+        found: dict[Any, Any] = {}
+        for starts in ("beginning", "now", MOMENT):
+            begun: Any = started("s", table, starts, streaming=True)
+            found[starts] = begun.options.starts
         assert {"beginning": "snapshot", "now": "now", MOMENT: MOMENT} == found
 
 

@@ -210,23 +210,25 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
 def as_logged(topology: Topology, entry: OffsetEntry | None) -> Topology:
     """Return the topology with the sources of an entry of the offset log, if it names them.
 
-    They are in the entry's order. The record may be of a start that has planned no batch. A source
-    without a position there may be of any kind.
+    They are in the entry's order. The record may be of a start that has planned no batch, or of a
+    later one: then it is not known which sources each operator had. A source without a position may
+    be of any kind.
     """
     if entry is None:
         return topology
     names = topology.sources if entry.names is None else entry.names
     lines = dict(zip(names, entry.lines_of(names), strict=False))
-    kinds = {
-        name: kind
-        for name, kind in topology.kinds.items()
-        if lines.get(name) not in {None, NO_OFFSET}
-    }
-    topology = dataclasses.replace(topology, sources=tuple(names), kinds=kinds)
+    kinds = {n: kind for n, kind in topology.kinds.items() if lines.get(n) not in {None, NO_OFFSET}}
+    topology = dataclasses.replace(topology, kinds=kinds)
     if entry.names is None:
         return topology
+    operators = topology.operators
+    if operators is not None and set(topology.sources) != set(names):
+        operators = tuple(operator._replace(sources=None) for operator in operators)
     gone = tuple(name for name in topology.removed if name not in names)
-    return dataclasses.replace(topology, unnamed=None, removed=gone)
+    return dataclasses.replace(
+        topology, sources=tuple(names), operators=operators, unnamed=None, removed=gone
+    )
 
 
 def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:
