@@ -82,9 +82,9 @@ def test_what_is_not_known_is_not_compared(checkpoint):
 )
 def test_a_folder_has_the_files_of_the_last_batch_or_is_refused(query, address, is_refused):
     """A pattern, and a base path of the job's own, are Spark's to judge."""
-    why = why_moved(query, {"b": [address]})
+    why = why_moved(query, lambda: {"b": [address]})
 
     assert is_refused == (why is not None)
-    assert why_moved(query, {"other": ["file:///x/1"]}) is None
+    assert why_moved(query, lambda: {"other": ["file:///x/1"]}) is None
     if why is not None:
         assert f"its last batch has read {address}" in why

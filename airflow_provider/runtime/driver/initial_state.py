@@ -196,7 +196,7 @@ class StartingPoint:
         wrong = stored.misfits(query.topology)
         if wrong or stored.ended:
             return wrong
-        moved = why_moved(query, stored.last_files())
+        moved = why_moved(query, stored.last_files)
         if moved is not None:
             return [f"query {query.name!r}: {moved}"]
         unfit = self._changes.compare(query.name, stored, query.fingerprint, where)
