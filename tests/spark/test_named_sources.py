@@ -30,8 +30,13 @@ Sources = Mapping[str, Mapping[str, str]]
 class Job:
     """The job of ``named_jobs.py``, of which each run reads what there is and suspends."""
 
-    def __init__(self, spark: Any, location: Location) -> None:
-        self.spark, self.location = spark, location
+    def __init__(
+        self,
+        spark: Any,
+        location: Location,
+        note: Callable[[str, object], None] = lambda *_: None,
+    ) -> None:
+        self.spark, self.location, self._note = spark, location, note
         self._runs = 0
 
     def put(self, folder: str, *rows: tuple[str, int]) -> None:
@@ -82,6 +87,7 @@ class Job:
             then()
         else:
             self.refuse(rf"{said}.*Spark .* knows sources by their positions, 4\.2", sources)
+            self._note("outcome", "refused")
 
     @property
     def written(self) -> list[tuple[str, int]]:
@@ -99,9 +105,9 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def job(spark: Any, location: Location) -> Job:
+def job(spark: Any, location: Location, record_property: Callable[[str, object], None]) -> Job:
     """Return a job that has written what ``a`` and ``b`` have, and has more of ``a`` to read."""
-    made = Job(spark, location)
+    made = Job(spark, location, record_property)
     made.put("a", ("a", 1), ("both", 1))
     made.put("b", ("b", 1), ("both", 1))
     made.run(made.of("a", "b"))
