@@ -170,7 +170,7 @@ def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
     for name in seam.history:
         topology = kept_topology(scratch, name)
         names = topology.sources if topology is not None else ()
-        reset_positions(scratch.checkpoint(name), seam.locations_to_reset(names))
+        reset_positions(scratch.checkpoint(name), seam.locations_to_reset(names), names)
         failpoints.hit("bootstrap.reset_one")
 
 

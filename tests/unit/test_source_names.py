@@ -127,13 +127,16 @@ def test_the_log_counts_and_the_record_adds_what_it_lacks():
 
     found = as_logged(kept, entry)
 
-    assert ("a", "b") == found.sources
+    assert ("a", "b", "c") == found.sources
     assert found.is_named
     assert (("z",), {"a": "files"}) == (found.removed, found.kinds)
     assert kept == as_logged(kept, None)
     for now in (("a", "c"), ("a", "b")):  # which start the record is of is not known
         same = topology_of("a", "b", operators=(OperatorShape(0, "dedupe", now),))
         assert [] == mismatches(found, same)
+    silent = as_logged(topology_of("a", "b", "c", operators=operators), entry)
+    assert (("a", "b", "c"), operators) == (silent.sources, silent.operators)
+    assert [] == mismatches(silent, topology_of("c", "b", "a"), fixed="a batch is planned")
     exact = as_logged(topology_of("b", "a", operators=operators), entry)
     assert operators == exact.operators
 
@@ -143,13 +146,13 @@ def test_a_record_keeps_the_names_of_removed_sources():
     record = TopologyRecord.of("q", topology_of("a", "b"), None, since=0)
 
     less = record.followed_by(
-        TopologyRecord.of("q", topology_of("a"), None, since=1), is_named=True
+        TopologyRecord.of("q", topology_of("a"), None, since=1), names=("a", "b")
     )
     again = less.followed_by(
-        TopologyRecord.of("q", topology_of("b", "a"), None, since=2), is_named=True
+        TopologyRecord.of("q", topology_of("b", "a"), None, since=2), names=("a", "b")
     )
     by_position = record.followed_by(
-        TopologyRecord.of("q", topology_of("a"), None, since=1), is_named=False
+        TopologyRecord.of("q", topology_of("a"), None, since=1), names=None
     )
 
     assert (["a"], ["b"]) == (less.sources, less.removed)
@@ -171,10 +174,11 @@ def test_positions_are_set_and_reset_by_name_in_entries_of_other_sources(tmp_pat
     checkpoint.put("sources/b/0", b"v1")
     logs = CheckpointLogs(checkpoint)
 
-    set_positions(checkpoint, {0: "7", 2: "9"})
-    reset_positions(checkpoint, [1])
+    names = ["a", "b", "c", "unread"]
+    set_positions(checkpoint, {0: "7", 2: "9"}, names)
+    reset_positions(checkpoint, [1, 3], names)
 
-    assert {"a": "7", "b": "-"} == logs.offsets(0).by_source()
+    assert {"a": "7", "b": "-", "c": "9"} == logs.offsets(0).by_source()
     assert {"a": "7", "b": "-", "c": "9"} == logs.offsets(1).by_source()
     assert not checkpoint.exists("sources/b/0")
 

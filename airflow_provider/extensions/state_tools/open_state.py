@@ -23,6 +23,7 @@ from airflow_provider.runtime.checkpoint.operators import (
     infer_operator,
     read_schemas,
 )
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -237,10 +238,10 @@ class _Opener:
             SourceState(
                 id=number,
                 name=described[number]["name"] if number < len(described) else None,
-                offset=offset,
+                offset=offset_value(line),
                 finish_state=described[number]["finish_state"] if number < len(described) else None,
             )
-            for number, offset in enumerate(entry.source_offsets())
+            for number, line in enumerate(entry.lines_of(self.topology.sources))
         ]
         return QueryState(
             name=self.name,

@@ -77,7 +77,8 @@ class OffsetEntry:
 
     Attributes:
         sources: the offset of each source.
-        names: the names of the sources, in the same order; None in a log of positions.
+        names: the names of the sources, in the same order; None in a log of positions. Spark has
+            no line for a source that never had an offset.
     """
 
     version: str
@@ -135,12 +136,14 @@ class OffsetEntry:
         return dataclasses.replace(self, sources=sources)
 
     def with_offset(self, location: int, name: str | None, offset: str) -> OffsetEntry:
-        """Return the entry with another offset of a source that it has."""
+        """Return the entry with another offset of a source, which may have had none."""
         if self.names is None:
             return self.with_positions({location: offset})
-        if name not in self.names:
+        if name in self.names:
+            return self.with_positions({self.names.index(name): offset})
+        if name is None or offset == NO_OFFSET:
             return self
-        return self.with_positions({self.names.index(name): offset})
+        return dataclasses.replace(self, sources=(*self.sources, offset), names=(*self.names, name))
 
     def offset_of(self, location: int, name: str | None) -> str:
         """Return the offset of a source: by its name, in a log of positions by its location."""

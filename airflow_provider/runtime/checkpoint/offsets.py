@@ -44,7 +44,9 @@ def can_reset(names: Sequence[str | None], locations: Collection[int]) -> bool:
     return len(set(known)) == len(known) or set(locations) in (set(), set(range(len(names))))
 
 
-def reset_positions(checkpoint: Storage, locations: Collection[int]) -> None:
+def reset_positions(
+    checkpoint: Storage, locations: Collection[int], names: Sequence[str | None] = ()
+) -> None:
     """Let the sources at some locations of a stopped query begin from their beginning.
 
     Spark looks at the last two entries, because some sources want to see the last batch planned
@@ -57,21 +59,24 @@ def reset_positions(checkpoint: Storage, locations: Collection[int]) -> None:
     Crash safety: calling it again completes it; between, the query must not be started. Idempotent:
     by the locations.
     """
-    set_positions(checkpoint, dict.fromkeys(locations, NO_OFFSET))
+    set_positions(checkpoint, dict.fromkeys(locations, NO_OFFSET), names)
     logs = CheckpointLogs(checkpoint)
     last = logs.position().last_commit
     if last >= 0 and len(set(locations)) == len(logs.offsets(last).sources):
         checkpoint.delete("sources")
-    names = logs.offsets(last).names if last >= 0 else None
+    is_named = last >= 0 and logs.offsets(last).names is not None
     for location in locations:
-        folder = str(location) if names is None else key_of_source(names[location])
+        folder = key_of_source(str(names[location])) if is_named else str(location)
         checkpoint.delete(f"sources/{folder}")
 
 
-def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
+def set_positions(
+    checkpoint: Storage, lines: Mapping[int, str], names: Sequence[str | None] = ()
+) -> None:
     """Set the offsets of some sources of a stopped query; see :func:`reset_positions`.
 
-    In a log with names the locations are those of the last planned entry.
+    *names* are those of the sources at the locations, as its topology has them; a log of positions
+    does without.
     """
     logs = CheckpointLogs(checkpoint)
     position = logs.position()
@@ -81,7 +86,6 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
             "sources continue cannot be changed; let it end first"
         )
     last = position.last_commit
-    names = logs.offsets(last).names if last >= 0 else None
     for batch in (last - 1, last):
         if batch not in logs.batches("offsets"):
             continue
@@ -92,7 +96,8 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
                 "of Spark's"
             )
         for location, line in lines.items():
-            entry = entry.with_offset(location, names[location] if names else None, line)
+            name = names[location] if entry.names is not None else None
+            entry = entry.with_offset(location, name, line)
         checkpoint.delete(f"offsets/.{batch}.crc")  # of what was there before
         checkpoint.put(f"offsets/{batch}", entry.to_bytes())
 

@@ -23,6 +23,8 @@ from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
@@ -96,19 +98,19 @@ class TopologyRecord(Document):
         made = [each for each in self.versions if each.since <= batch] or self.versions[:1]
         return made[-1].fingerprint if made else None
 
-    def followed_by(self, start: TopologyRecord, *, is_named: bool) -> TopologyRecord:
+    def followed_by(self, start: TopologyRecord, *, names: Sequence[str] | None) -> TopologyRecord:
         """Return the record with which a start continues whose only version is that of *start*.
 
         Args:
             start: the record of the start alone.
-            is_named: whether the offset log has the sources by names, so that they may be others.
+            names: the sources that the offset log has by names, so that they may be others now.
         """
-        kept = start if is_named or None in self.sources else self
-        gone = {*self.removed, *(s for s in self.sources if s is not None)} - {*start.sources}
+        kept = start if names is not None or None in self.sources else self
+        gone = {*self.removed, *(names or ())} - {*start.sources}
         kept = dataclasses.replace(
             kept,
             kinds={**self.kinds, **start.kinds},
-            removed=sorted(gone) if is_named else self.removed,
+            removed=sorted(gone) if names is not None else self.removed,
         )
         if not start.versions:
             return dataclasses.replace(kept, versions=self.versions)
@@ -176,7 +178,7 @@ def keep_topology(
     kept = TopologyRecord.read(directory.storage, path)
     if kept is not None and before.last_offsets >= 0:
         names = logs.offsets(before.last_offsets).names
-        record = kept.followed_by(record, is_named=names is not None)
+        record = kept.followed_by(record, names=names)
     if record != kept:
         record.put(directory.storage, path)
 
@@ -210,9 +212,9 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
 def as_logged(topology: Topology, entry: OffsetEntry | None) -> Topology:
     """Return the topology with the sources of an entry of the offset log, if it names them.
 
-    They are in the entry's order. The record may be of a start that has planned no batch, or of a
-    later one: then it is not known which sources each operator had. A source without a position may
-    be of any kind.
+    They are in the entry's order, and those of which it has no offset yet follow. The record may be
+    of a start that has planned no batch, or of a later one: if it lacks a source of the entry, the
+    sources of each operator are not known. A source without a position may be of any kind.
     """
     if entry is None:
         return topology
@@ -223,11 +225,12 @@ def as_logged(topology: Topology, entry: OffsetEntry | None) -> Topology:
     if entry.names is None:
         return topology
     operators = topology.operators
-    if operators is not None and set(topology.sources) != set(names):
+    if operators is not None and not set(names) <= set(topology.sources):
         operators = tuple(operator._replace(sources=None) for operator in operators)
+    unread = [name for name in topology.sources if name is not None and name not in names]
     gone = tuple(name for name in topology.removed if name not in names)
     return dataclasses.replace(
-        topology, sources=tuple(names), operators=operators, unnamed=None, removed=gone
+        topology, sources=(*names, *unread), operators=operators, unnamed=None, removed=gone
     )
 
 

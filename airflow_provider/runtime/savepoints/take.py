@@ -17,6 +17,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -360,7 +361,7 @@ def _describe(
         planned=choice.planned,
         watermark=millis_to_iso(entry.watermark_ms),
         drained=drained,
-        sources=entry.source_offsets(),
+        sources=[offset_value(line) for line in entry.lines_of(topology.sources)],
         operators=[
             {
                 "id": operator.id,
