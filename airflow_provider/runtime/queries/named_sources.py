@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.sources.declared import SourceDefinition
 
 _LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
@@ -48,12 +47,15 @@ def why_unnamed(df: DataFrame, sources: Sequence[SourceDefinition]) -> str | Non
     return None
 
 
-def has_names(query: QueryDefinition, logs: CheckpointLogs) -> bool:
-    """Whether a query that starts has its sources by name; decided by its first planned batch."""
+def has_names(logs: CheckpointLogs, *, can_have: bool) -> bool:
+    """Whether a query that starts has its sources by name: decided by its first planned batch.
+
+    *can_have* decides for one that has none yet.
+    """
     planned = logs.batches("offsets")
     if planned:
         return logs.offsets(planned[-1]).names is not None
-    return query.topology.is_named
+    return can_have
 
 
 def with_names(df: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -138,7 +138,7 @@ class StreamQuery:
             if begun is None:
                 return
             how = begun
-        is_named = has_names(self.definition, self.logs)
+        is_named = has_names(self.logs, can_have=self.definition.topology.is_named)
         df = self._frame(is_named=is_named)
         writer = df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
