@@ -113,6 +113,16 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_what_does_not_fit_the_state_is_refused_with_its_columns",
         "test_what_changes_later_results_only_is_accepted",
     ),
+    "sources": _streams(
+        "sources added, removed and moved: the state is kept",
+        "test_named_sources",
+        "test_a_source_is_added",
+        "test_a_source_is_removed_and_does_not_come_back",
+        "test_two_sources_change_places",
+        "test_what_would_read_again_or_elsewhere_is_refused",
+        "test_columns_and_folders_change",
+        "test_a_batch_that_is_planned_runs_with_its_sources",
+    ),
     "upgrade": _streams(
         "an upgrade, accepted or rolled back",
         "test_upgrade",

@@ -170,7 +170,7 @@ def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
     for name in seam.history:
         topology = kept_topology(scratch, name)
         names = topology.sources if topology is not None else ()
-        reset_positions(scratch.checkpoint(name), seam.locations_to_reset(names))
+        reset_positions(scratch.checkpoint(name), seam.locations_to_reset(names), names)
         failpoints.hit("bootstrap.reset_one")
 
 
@@ -275,7 +275,9 @@ def check_seam(
 
 
 def _check_same_shape(query: QueryDefinition, live: QueryDefinition) -> None:
-    wrong = mismatches(query.topology, live.topology)
+    # History and live data may be of different kinds: only positions that stay mean the same.
+    topology = dataclasses.replace(query.topology, kinds={})
+    wrong = mismatches(topology, live.topology, fixed="the live job continues from history")
     if set(query.marked) != set(live.marked):
         wrong.append(
             "the same sources must be bounded, with the same idle_timeout, in both: the markers of "

@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.run_commit import verify_final
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.spark.versions import names_sources
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -110,6 +111,8 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     before = everything_in(location.job_dir)
 
     for job, said in REFUSED:
+        if job == "sources_reordered" and names_sources(spark):
+            continue  # each is known by its name
         for run_id in ("r1", "r2"):
             with pytest.raises(ConfigError, match=said):
                 run_job(ask_for(location, job, run_id=run_id), spark=spark)

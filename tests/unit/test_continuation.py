@@ -81,7 +81,8 @@ def directory_of(job) -> JobDirectory:
 
 def point(job, topology=CHANGED, *, allow=False, names=("q",), upstream=None) -> StartingPoint:
     queries: list[Any] = [
-        SimpleNamespace(name=name, topology=topology, fingerprint=None) for name in names
+        SimpleNamespace(name=name, topology=topology, fingerprint=None, sources=())
+        for name in names
     ]
     return StartingPoint(
         directory_of(job),
@@ -203,7 +204,7 @@ def test_other_queries_are_refused_without_a_trace(job):
     point(job, AS_IT_WAS).check()
     said = (
         r"job: the job cannot continue .*'q' has changed: expected 1 source \(events\), found 2 "
-        r"sources \(events, more\)\. Declare .*\(--allow-non-restored-state\), .* writes all rows again"
+        r"sources \(events, more\) \(its offset log .*\)\. Declare .*\(--allow-non-restored-state\), .* writes all rows again"
     )
     for act in (
         lambda: point(job).check(),

@@ -73,7 +73,7 @@ def append_batch(root):
 
 
 def start(directory, url, *, topology=FITS, allow=False, partitions=None, repartition=None):
-    query: Any = SimpleNamespace(name="q", topology=topology, fingerprint=None)
+    query: Any = SimpleNamespace(name="q", topology=topology, fingerprint=None, sources=())
     return StartingPoint(
         directory,
         url,

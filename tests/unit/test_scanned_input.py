@@ -75,11 +75,11 @@ def test_the_files_of_a_batch_are_those_between_its_offsets(checkpoint):
     """Of each source in its own folder; a file that is listed twice is marked."""
     logs = logs_of(checkpoint, "v1", (0, FIRST), (1, SECOND))
 
-    ((begin, end),) = logs.ranges(1, 0)
+    ((begin, end),) = logs.ranges(1, 0, "a")
     assert OF_FIRST == logs.files(1, begin, end, "0")
-    ((begin, end),) = logs.ranges(1, 1)
+    ((begin, end),) = logs.ranges(1, 1, "b")
     assert {"file:///in/other": 5} == logs.files(1, begin, end, "1")
-    assert [] == logs.ranges(1, 2)
+    assert [] == logs.ranges(1, 2, "c")
 
 
 def test_sources_that_the_log_names_are_compared_by_their_names(checkpoint):
@@ -88,7 +88,7 @@ def test_sources_that_the_log_names_are_compared_by_their_names(checkpoint):
     logs = logs_of(checkpoint, "v2", (0, [f"2:{FIRST[0]}"]), (1, named[::-1]))
 
     ranges = {("-", SECOND[1]), (FIRST[0], SECOND[0])}
-    assert ranges == set(logs.ranges(1, 0)) == set(logs.ranges(1, 1))
+    assert ranges == set(logs.ranges(1, 0, "a")) == set(logs.ranges(1, 1, "b"))
     assert OF_FIRST == logs.files(1, FIRST[0], SECOND[0], "0")
 
 
@@ -99,7 +99,7 @@ def test_what_the_log_does_not_tell_is_not_compared(checkpoint):
     assert logs.files(1, FIRST[0], SECOND[0], "0") is None
 
     checkpoint.delete("offsets/0")
-    assert [] == logs_of(checkpoint, "v1", (1, SECOND)).ranges(1, 0)
+    assert [] == logs_of(checkpoint, "v1", (1, SECOND)).ranges(1, 0, "a")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.extensions.comparisons.first_run import check_begins
 from airflow_provider.runtime.api.sinks import FileLayout, FileSink, OnePhaseSink, ShapedSink
 from airflow_provider.runtime.base.clock import SystemClock, to_iso
+from airflow_provider.runtime.checkpoint.source_names import key_of_source
 from airflow_provider.runtime.driver.attempt import Attempt
 from airflow_provider.runtime.driver.load_job import Declaration, load_job
 from airflow_provider.runtime.entry_point import is_program
@@ -282,13 +283,15 @@ def _put_ends(query: QueryDefinition, ends: InputEnds, directory: JobDirectory) 
     """
     found: list[SourceEnd] = []
     logs = _logs_of(query)
+    is_named = query.topology.is_named
     for position, source in enumerate(query.sources):
         if source.is_internal or is_marker(source.name):
             continue
         end = ends.find(source, query.name)
         if end is None:
             raise _unknown_end(source)
-        log = str(logs[position]) if end.offset is None else None
+        folder = key_of_source(source.name) if is_named else str(logs[position])
+        log = folder if end.offset is None else None
         found.append(dataclasses.replace(end, location=position, log=log))
     if not found:
         return

@@ -23,7 +23,7 @@ from airflow_provider.runtime.api.kit.sources import (
     why_not_moment,
 )
 from airflow_provider.runtime.api.kit.typed_json import read_json
-from airflow_provider.runtime.api.sources import LATEST, Location
+from airflow_provider.runtime.api.sources import BEGINNING, LATEST, Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,6 +125,17 @@ class DeltaTableSource:
         register_source(spark, DeltaDataSource)
         reader = reader_of(spark, name, streaming=streaming)
         return reader.format(FORMAT).options(**self.options.to_spark()).load()
+
+    def why_not_start(self, wanted: Start) -> str | None:
+        """Return why the table cannot begin there: it was made with a start of its own."""
+        if self.options.starts == SNAPSHOT:
+            return None
+        return "delta_table(starts=…) says where it begins as well; give one of them"
+
+    def starting(self, wanted: Start) -> DeltaTableSource:
+        """Return the table as a query begins with it: as it is, with the next version, or later."""
+        starts = SNAPSHOT if wanted == BEGINNING else wanted
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, starts=starts))
 
     def location(self) -> Location:
         """Return the table's address and what is read of it."""

@@ -24,7 +24,7 @@ from airflow_provider.runtime.api.kit.sources import (
     why_not_moment,
 )
 from airflow_provider.runtime.api.kit.typed_json import read_json
-from airflow_provider.runtime.api.sources import LATEST, Location
+from airflow_provider.runtime.api.sources import BEGINNING, LATEST, Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.api.sinks import Dataset
-    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd
+    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd, Start
 
 _FIRST_ROWS_PER_S: Final = 2_000  # of the first batch, before anything is known
 
@@ -121,6 +121,17 @@ class IcebergTableSource:
         register_source(spark, IcebergDataSource)
         reader = reader_of(spark, name, streaming=streaming)
         return reader.format(FORMAT).options(**options.to_spark()).load()
+
+    def why_not_start(self, wanted: Start) -> str | None:
+        """Return why the table cannot begin there: it was made with a start of its own."""
+        if self.options.starts == SNAPSHOT:
+            return None
+        return "iceberg_table(starts=…) says where it begins as well; give one of them"
+
+    def starting(self, wanted: Start) -> IcebergTableSource:
+        """Return the table as a query begins with it: as it is, or with what comes then."""
+        starts = SNAPSHOT if wanted == BEGINNING else wanted
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, starts=starts))
 
     def bound(self) -> TableOptions:
         """Return the options with the table's columns of now, in which *where* is checked."""

@@ -15,12 +15,12 @@ from airflow_provider.extensions.kafka.connector import (
     missing_source,
 )
 from airflow_provider.extensions.kafka.offsets import FORMAT, Range, to_json
-from airflow_provider.extensions.kafka.options import goes_on_after_loss, has_start
+from airflow_provider.extensions.kafka.options import STRATEGY, goes_on_after_loss, has_start
 from airflow_provider.extensions.kafka.topics import datasets_of
 from airflow_provider.runtime.api.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.api.kit.sources import SparkSource, register_source, why_not_moment
 from airflow_provider.runtime.api.kit.spark import own_package
-from airflow_provider.runtime.api.sources import Location, Loss
+from airflow_provider.runtime.api.sources import BEGINNING, Location, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from airflow_provider.runtime.api.sinks import Dataset
-    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd
+    from airflow_provider.runtime.api.sources import PlannedSource, RecordedEnd, Start
 
 # What decides which topics are read; Spark reads names of options in any case of letters.
 _ASKED: Final = {
@@ -81,6 +81,20 @@ class _KafkaSource(SparkSource):
 
     def bounded(self) -> Self:
         return dataclasses.replace(self, is_bounded=True)
+
+    def why_not_start(self, wanted: Start) -> str | None:
+        if not has_start(self.options):
+            return None
+        given = next(key for key in self.options if has_start({key: ""}))
+        return f"option {given} says where it begins as well; give one of them"
+
+    def starting(self, wanted: Start) -> Self:
+        start = {"startingOffsets": "earliest" if wanted == BEGINNING else "latest"}
+        if isinstance(wanted, dt.datetime):
+            at_ms = str(int(wanted.timestamp() * 1000))
+            # A partition without a message since then has its next one to read.
+            start = {"startingTimestamp": at_ms, STRATEGY: "latest"}
+        return dataclasses.replace(self, options={**self.options, **start})
 
     def with_records(self, records: Any) -> Self:
         return dataclasses.replace(self, records=records)

@@ -24,10 +24,10 @@ _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = ("assign", "subscribe", "subscribePattern")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _LIMIT: Final = "maxOffsetsPerTrigger"
 _OTHERS: Final = (
-    _STRATEGY,
+    STRATEGY,
     _LIMIT,
     "minPartitions",
     "includeHeaders",
@@ -113,7 +113,7 @@ def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaO
         assigned=_assigned(options.get("assign")),
         start=_bound(options, _STARTS, EARLIEST if is_batch else LATEST),
         end=_bound(options, _ENDS, LATEST),
-        is_strict_in_time=_one_of(options, _STRATEGY, ("error", "latest")) == "error",
+        is_strict_in_time=_one_of(options, STRATEGY, ("error", "latest")) == "error",
         limit=_number(options, _LIMIT),
         min_partitions=_number(options, "minPartitions") or 0,
         has_headers=_boolean(options, "includeHeaders", default=False),

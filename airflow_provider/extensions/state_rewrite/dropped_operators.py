@@ -12,7 +12,6 @@ from airflow_provider.runtime.checkpoint.operators import (
     OperatorMetadata,
     changed_metadata,
 )
-from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_provider.runtime.api.storages import Storage
-    from airflow_provider.runtime.checkpoint.topology import Fingerprint
+    from airflow_provider.runtime.checkpoint.topology import Fingerprint, Topology
 
 
 def _renumbered(data: bytes, number: int, *, where: str) -> bytes:
@@ -47,7 +46,7 @@ def topology_without(topology: Topology, dropped: Collection[int]) -> Topology:
         return topology
     new = _numbers_after([operator.id for operator in topology.operators], dropped)
     operators = tuple(o._replace(id=new[o.id]) for o in topology.operators if o.id in new)
-    return Topology(topology.sources, operators, topology.provider)
+    return dataclasses.replace(topology, operators=operators)
 
 
 def fingerprint_without(fingerprint: Fingerprint, dropped: Collection[int]) -> Fingerprint:

@@ -318,11 +318,13 @@ class _Work:
             if query.dropped:
                 self._drop(query)
             reset = [position for position, line in query.lines.items() if line == NO_OFFSET]
-            reset_positions(checkpoint, reset)
+            topology = kept_topology(self._directory, query.name)
+            names = topology.sources if topology is not None else ()
+            reset_positions(checkpoint, reset, names)
             elsewhere = {
                 position: line for position, line in query.lines.items() if line != NO_OFFSET
             }
-            set_positions(checkpoint, elsewhere)
+            set_positions(checkpoint, elsewhere, names)
             self._forget_identities(query)
 
     def _forget_identities(self, query: QueryPlan) -> None:

@@ -23,6 +23,7 @@ from airflow_provider.runtime.checkpoint.operators import (
     infer_operator,
     read_schemas,
 )
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -188,7 +189,7 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
     listing = dict(files_under(query.checkpoint))
     inventory = take_inventory(listing, query.checkpoint.read, batch=batch, where=where)
     entry = query.logs.offsets(batch)
-    topology = query.topology(len(entry.sources))
+    topology = query.topology(entry)
     drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(batch)
     finished = ended and (drained or not inventory.operators)
@@ -237,10 +238,10 @@ class _Opener:
             SourceState(
                 id=number,
                 name=described[number]["name"] if number < len(described) else None,
-                offset=offset,
+                offset=offset_value(line),
                 finish_state=described[number]["finish_state"] if number < len(described) else None,
             )
-            for number, offset in enumerate(entry.source_offsets())
+            for number, line in enumerate(entry.lines_of(self.topology.sources))
         ]
         return QueryState(
             name=self.name,

@@ -17,6 +17,7 @@ capability                  without it
 :class:`OrderedSource`      an offset either equals the end, or is past it: one batch reads up to it
 :class:`TimedSource`        ``ends=`` with a moment is refused
 :class:`BoundedSource`      a bounded source begins where an unbounded one does
+:class:`StartingSource`     ``starts=`` is refused; a new source begins as its options say
 :class:`SizedSource`        the first batch is not limited to the target time of a batch
 :class:`CountedSource`      there is no backlog, unless Spark's report of the source has one
 :class:`ObservedSource`     there is no lineage
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api.sinks import Dataset
 
+BEGINNING: Final = "beginning"
+"""A start: all that the source has."""
+NOW: Final = "now"
+"""A start: what comes after the moment when the first batch with the source is planned."""
+Start = Any
+"""A start: :data:`BEGINNING`, :data:`NOW`, or a datetime with its zone."""
 LATEST: Final = "latest"
 """The end that the source itself reports."""
 SOURCE_OPTION: Final = "spark-stream.source"
@@ -210,6 +217,21 @@ class BoundedSource(Protocol):
 
     def bounded(self) -> Self:
         """Return the source as it is read with ``bounded=True``."""
+
+
+@runtime_checkable
+class StartingSource(Protocol):
+    """A source that can be told where a query begins that has no position of it.
+
+    That is a new query, and one that continues with a source more. A query that has a position
+    continues there.
+    """
+
+    def why_not_start(self, wanted: Start) -> str | None:
+        """Return why the source cannot begin at *wanted*; None if it can."""
+
+    def starting(self, wanted: Start) -> Self:
+        """Return the source as it begins there; the caller has asked :meth:`why_not_start`."""
 
 
 @runtime_checkable

@@ -68,16 +68,17 @@ class BatchLogs:
         digests = {each: sha256(text) for each, text in ({path: data} | self._kept[batch]).items()}
         return LoggedBatch(data.decode(errors="surrogateescape"), digests)
 
-    def ranges(self, batch: int, location: int) -> list[tuple[str, str]]:
+    def ranges(self, batch: int, location: int, source: str) -> list[tuple[str, str]]:
         """Return the offsets at which the batch that was read last begins and ends.
 
         Args:
             batch: the batch.
             location: a source's position in the plan.
+            source: its name, by which a log with names has it.
 
         Returns:
-            One pair; those of all sources if the log has them by names that the plan does not
-            tell; none if the log does not tell where the batch begins.
+            One pair; those of all sources if the log has them by ids that the plan does not tell;
+            none if the log does not tell where the batch begins.
         """
         entry, before = self._entry_of(batch), self._lines_of(batch - 1)
         if entry is None or before is None:
@@ -85,9 +86,10 @@ class BatchLogs:
         pairs = {
             name: (before.get(name, NO_OFFSET), line) for name, line in entry.by_source().items()
         }
-        if entry.is_by_name:
+        if entry.has_spark_ids:
             return list(pairs.values())
-        return [pairs[str(location)]] if str(location) in pairs else []
+        key = source if entry.names is not None else str(location)
+        return [pairs[key]] if key in pairs else []
 
     def files(self, batch: int, begin: str, end: str, folder: str) -> dict[str, int] | None:
         """Return the files that the batch which was read last has of a file source.

@@ -9,6 +9,9 @@ the ids of state in checkpoint format 2 and later)::
     {"batchWatermarkMs":0,"batchTimestampMs":1795230227049,"conf":{…}}
     {"logOffset":0}              one line for each source in the order of the plan, "-" for none yet
 
+With names, a ``v2``, the lines of the sources are ``orders:{"logOffset":0}``, in any order.
+:mod:`~.checkpoint.source_names` has what a name is.
+
     v2
     {"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["244ddfec-…"],["15723970-…"]]}}
 """
@@ -25,7 +28,12 @@ from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Mismatch, decode, read_json
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition, is_of_drain
-from airflow_provider.runtime.checkpoint.source_end import offset_value
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, offset_value
+from airflow_provider.runtime.checkpoint.source_names import (
+    SOURCE_EVOLUTION,
+    line_with_name,
+    named_line,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     CorruptDocumentError,
@@ -34,7 +42,7 @@ from airflow_provider.runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
 
@@ -65,11 +73,18 @@ class _Commit(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class OffsetEntry:
-    """One entry of the offset log: its lines; unknown fields of the metadata are kept."""
+    """One entry of the offset log: its lines; unknown fields of the metadata are kept.
+
+    Attributes:
+        sources: the offset of each source.
+        names: the names of the sources, in the same order; None in a log of positions. Spark has
+            no line for a source that never had an offset.
+    """
 
     version: str
     metadata: dict[str, Any]
     sources: tuple[str, ...]
+    names: tuple[str, ...] | None = None
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> OffsetEntry:
@@ -90,7 +105,12 @@ class OffsetEntry:
             raise CorruptDocumentError(
                 f"{where}: the metadata of the offset log entry is damaged: {error}"
             ) from None
-        return cls(version=lines[0], metadata=metadata, sources=tuple(lines[2:]))
+        conf = metadata.get("conf") or {}
+        if lines[0] == _BY_LOCATION or conf.get(SOURCE_EVOLUTION) != "true":
+            return cls(version=lines[0], metadata=metadata, sources=tuple(lines[2:]))
+        named = [named_line(line, where=where) for line in lines[2:]]
+        names, offsets = tuple(name for name, _ in named), tuple(offset for _, offset in named)
+        return cls(version=lines[0], metadata=metadata, sources=offsets, names=names)
 
     @property
     def watermark_ms(self) -> int:
@@ -111,27 +131,60 @@ class OffsetEntry:
         return dataclasses.replace(self, metadata=metadata)
 
     def with_positions(self, lines: Mapping[int, str]) -> OffsetEntry:
+        """Return the entry with other offsets of the sources at some locations."""
         sources = tuple(lines.get(position, line) for position, line in enumerate(self.sources))
         return dataclasses.replace(self, sources=sources)
 
+    def with_offset(self, location: int, name: str | None, offset: str) -> OffsetEntry:
+        """Return the entry with another offset of a source, which may have had none."""
+        if self.names is None:
+            return self.with_positions({location: offset})
+        if name in self.names:
+            return self.with_positions({self.names.index(name): offset})
+        if name is None or offset == NO_OFFSET:
+            return self
+        return dataclasses.replace(self, sources=(*self.sources, offset), names=(*self.names, name))
+
+    def offset_of(self, location: int, name: str | None) -> str:
+        """Return the offset of a source: by its name, in a log of positions by its location."""
+        if self.names is None:
+            return self.sources[location]
+        return self.sources[self.names.index(name)] if name in self.names else NO_OFFSET
+
+    def lines_of(self, names: Sequence[str | None]) -> tuple[str, ...]:
+        """Return the offsets of the sources with these names, which are in the order of the plan.
+
+        A log of positions has them in this order; one with names may lack sources, or have others.
+        """
+        if self.names is None:
+            return self.sources
+        return tuple(self.offset_of(location, name) for location, name in enumerate(names))
+
     def to_bytes(self) -> bytes:
         metadata = json.dumps(self.metadata, separators=(",", ":"), ensure_ascii=False)
-        return "\n".join([self.version, metadata, *self.sources]).encode(errors="surrogatepass")
+        lines = list(self.sources)
+        if self.names is not None:
+            pairs = zip(self.names, self.sources, strict=True)
+            lines = [line_with_name(name, offset) for name, offset in pairs]
+        return "\n".join([self.version, metadata, *lines]).encode(errors="surrogatepass")
 
     def by_source(self) -> dict[str, str]:
-        """Return the lines of the sources: by their locations, from version 2 on by Spark's names.
+        """Return the lines of the sources: by names, by their locations, or by Spark's own ids.
 
-        Since Spark 4.2 the lines have names if the setting
+        Since Spark 4.2 the lines have ids of Spark's if the setting
         ``spark.sql.streaming.offsetLog.formatVersion`` is 2; the plan has another order.
         """
-        if not self.is_by_name:
+        if self.names is not None:
+            return dict(zip(self.names, self.sources, strict=True))
+        if not self.has_spark_ids:
             return {str(position): line for position, line in enumerate(self.sources)}
         named = (line.partition(":") for line in self.sources)
         return {name: line for name, _, line in named}
 
     @property
-    def is_by_name(self) -> bool:
-        return self.version != _BY_LOCATION
+    def has_spark_ids(self) -> bool:
+        """Whether the lines have ids that say nothing of the job's sources."""
+        return self.version != _BY_LOCATION and self.names is None
 
     def source_offsets(self) -> list[Any]:
         """Return each source's end offset: JSON where it is JSON, text otherwise, None for none."""

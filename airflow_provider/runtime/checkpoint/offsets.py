@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.checkpoint.drain_step import (
@@ -20,6 +20,7 @@ from airflow_provider.runtime.checkpoint.source_end import (
     limited,
     position_of,
 )
+from airflow_provider.runtime.checkpoint.source_names import key_of_source
 from airflow_provider.runtime.errors import (
     CheckpointError,
     JobDrainedError,
@@ -30,14 +31,11 @@ from airflow_provider.runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.api.sources import OrderedSource
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.source_end import SourceEnd
-
-
-_BY_LOCATION: Final = "v1"
 
 
 def can_reset(names: Sequence[str | None], locations: Collection[int]) -> bool:
@@ -46,7 +44,9 @@ def can_reset(names: Sequence[str | None], locations: Collection[int]) -> bool:
     return len(set(known)) == len(known) or set(locations) in (set(), set(range(len(names))))
 
 
-def reset_positions(checkpoint: Storage, locations: Collection[int]) -> None:
+def reset_positions(
+    checkpoint: Storage, locations: Collection[int], names: Sequence[str | None] = ()
+) -> None:
     """Let the sources at some locations of a stopped query begin from their beginning.
 
     Spark looks at the last two entries, because some sources want to see the last batch planned
@@ -59,17 +59,25 @@ def reset_positions(checkpoint: Storage, locations: Collection[int]) -> None:
     Crash safety: calling it again completes it; between, the query must not be started. Idempotent:
     by the locations.
     """
-    set_positions(checkpoint, dict.fromkeys(locations, NO_OFFSET))
+    set_positions(checkpoint, dict.fromkeys(locations, NO_OFFSET), names)
     logs = CheckpointLogs(checkpoint)
     last = logs.position().last_commit
     if last >= 0 and len(set(locations)) == len(logs.offsets(last).sources):
         checkpoint.delete("sources")
+    is_named = last >= 0 and logs.offsets(last).names is not None
     for location in locations:
-        checkpoint.delete(f"sources/{location}")
+        folder = key_of_source(str(names[location])) if is_named else str(location)
+        checkpoint.delete(f"sources/{folder}")
 
 
-def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
-    """Set the offsets of some sources of a stopped query; see :func:`reset_positions`."""
+def set_positions(
+    checkpoint: Storage, lines: Mapping[int, str], names: Sequence[str | None] = ()
+) -> None:
+    """Set the offsets of some sources of a stopped query; see :func:`reset_positions`.
+
+    *names* are those of the sources at the locations, as its topology has them; a log of positions
+    does without.
+    """
     logs = CheckpointLogs(checkpoint)
     position = logs.position()
     if position.open_batch is not None:
@@ -82,12 +90,16 @@ def set_positions(checkpoint: Storage, lines: Mapping[int, str]) -> None:
         if batch not in logs.batches("offsets"):
             continue
         entry = logs.offsets(batch)
-        if entry.version != _BY_LOCATION:
+        if entry.has_spark_ids:
             raise UnknownFormatError(
-                f"{logs.url}/offsets/{batch}: an offset log of version {entry.version!r}"
+                f"{logs.url}/offsets/{batch}: an offset log of version {entry.version!r} with ids "
+                "of Spark's"
             )
+        for location, line in lines.items():
+            name = names[location] if entry.names is not None else None
+            entry = entry.with_offset(location, name, line)
         checkpoint.delete(f"offsets/.{batch}.crc")  # of what was there before
-        checkpoint.put(f"offsets/{batch}", entry.with_positions(lines).to_bytes())
+        checkpoint.put(f"offsets/{batch}", entry.to_bytes())
 
 
 def plan_drain_batch(logs: CheckpointLogs, *, further: bool = False) -> int:
@@ -176,25 +188,33 @@ class PlannedEnds:
         if entry != planned:
             self._logs.replace_offsets(batch, entry)
         failpoints.hit("plan.replaced")
+        return any(has_files) or any(self._moved(entry, before))
+
+    def _moved(self, entry: OffsetEntry, before: OffsetEntry) -> Iterator[bool]:
+        """Yield of each source whose end is an offset, or unknown, whether the batch reads it."""
         by_log = {files.end.location for files in self._files}
-        lines = zip(entry.sources, before.sources, strict=True)
-        return any(has_files) or any(
-            line != old for position, (line, old) in enumerate(lines) if position not in by_log
-        )
+        names_by_log = {files.end.source for files in self._files}
+        for location, line in enumerate(entry.sources):
+            name = entry.names[location] if entry.names is not None else None
+            is_by_log = location in by_log if name is None else name in names_by_log
+            if not is_by_log:
+                yield line != before.offset_of(location, name)
 
     def unread(self, batch: int) -> dict[str, list[str]]:
         """Return by source what is not read up to its end after *batch*, -1 for none."""
-        lines = self._logs.offsets(batch).sources if batch >= 0 else None
+        entry = self._logs.offsets(batch) if batch >= 0 else None
+
+        def read_to(end: SourceEnd) -> str:
+            return entry.offset_of(end.location, end.source) if entry is not None else NO_OFFSET
+
         found: dict[str, list[str]] = {}
         for end in self._offsets:
-            line = lines[end.location] if lines is not None else NO_OFFSET
-            last = end.offset or NO_OFFSET
+            line, last = read_to(end), end.offset or NO_OFFSET
             order = self._orders.get(end.source)
             if not (is_reached if order is None else order.is_reached)(line, last):
                 found[end.source] = [f"read up to {line}, of {last}"]
         for files in self._files:
-            number = position_of(lines[files.end.location]) if lines is not None else -1
-            if left := files.unread(number):
+            if left := files.unread(position_of(read_to(files.end))):
                 found[files.end.source] = [file.path for file in left]
         return found
 
@@ -203,7 +223,7 @@ class PlannedEnds:
         if batch > 0:
             return planned, self._before(batch)
         nothing = tuple(NO_OFFSET for _ in planned.sources)
-        return planned, OffsetEntry(planned.version, {}, nothing)
+        return planned, OffsetEntry(planned.version, {}, nothing, planned.names)
 
     def _before(self, batch: int) -> OffsetEntry:
         try:
@@ -214,16 +234,14 @@ class PlannedEnds:
             raise
 
     def _limited(self, planned: OffsetEntry, before: OffsetEntry) -> OffsetEntry:
-        return planned.with_positions(
-            {
-                end.location: self._limit_of(end)(
-                    planned.sources[end.location],
-                    before.sources[end.location],
-                    end.offset or NO_OFFSET,
-                )
-                for end in self._offsets
-            }
-        )
+        entry = planned
+        for end in self._offsets:
+            where = end.location, end.source
+            line = self._limit_of(end)(
+                planned.offset_of(*where), before.offset_of(*where), end.offset or NO_OFFSET
+            )
+            entry = entry.with_offset(*where, line)
+        return entry
 
     def _limit_of(self, end: SourceEnd) -> Callable[[str, str, str], str]:
         order = self._orders.get(end.source)
@@ -231,8 +249,10 @@ class PlannedEnds:
 
 
 def _numbers(end: SourceEnd, planned: OffsetEntry, before: OffsetEntry) -> range:
-    first = position_of(before.sources[end.location]) + 1
-    return range(first, position_of(planned.sources[end.location]) + 1)
+    where = end.location, end.source
+    return range(
+        position_of(before.offset_of(*where)) + 1, position_of(planned.offset_of(*where)) + 1
+    )
 
 
 class _FilesEnd:

@@ -35,7 +35,8 @@ class SourceEnd:
     """The end of one source of a query.
 
     Attributes:
-        location: its line in the entries of Spark's offset log.
+        location: its line in the entries of Spark's offset log, if that has no names; else its
+            place in the plan, which says nothing.
         offset: the offset, as Spark writes it, ``-`` for nothing at all; None for files.
         log: the folder in ``sources/`` with Spark's log of read files; None where the end is an
             offset.

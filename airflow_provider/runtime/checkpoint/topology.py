@@ -52,6 +52,10 @@ class OperatorShape(NamedTuple):
         )
 
 
+BY_POSITION: Final = "its offset log was begun with sources by position"
+"""Why a query whose first batch was planned without names has none."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """The parts of a query on which its checkpoint depends; None for anything unknown.
@@ -59,11 +63,22 @@ class Topology:
     Attributes:
         sources: one name for each line in the offset log.
         provider: the class that keeps the state, as configured; None for Spark's default.
+        unnamed: why the offset log does not know the sources by their names, or of a query that
+            is declared, why it cannot; None if it does.
+        kinds: what each source is, by name, as far as it is known.
+        removed: the sources that a log with names has had before.
     """
 
     sources: tuple[str | None, ...]
     operators: tuple[OperatorShape, ...] | None
     provider: str | None = None
+    unnamed: str | None = BY_POSITION
+    kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+    @property
+    def is_named(self) -> bool:
+        return self.unnamed is None
 
     def kind_of(self, number: int, described: str) -> str:
         """Return Spark's name for an operator: *described* by the checkpoint, else planned."""
@@ -71,20 +86,68 @@ class Topology:
         return planned.get(number, described) if described == UNKNOWN else described
 
 
-def mismatches(expected: Topology, found: Topology) -> list[str]:
-    """Return the differences between a checkpoint's topology and a query's, as phrases."""
+def mismatches(expected: Topology, found: Topology, *, fixed: str | None = None) -> list[str]:
+    """Return the differences between a checkpoint's topology and a query's, as phrases.
+
+    Args:
+        expected: the checkpoint's.
+        found: the query's, as it is declared.
+        fixed: why sources can neither be added nor removed now; None if they can.
+    """
+    if expected.is_named and found.is_named:
+        sources, others = _compare_names(expected, found, fixed), _changed_names(expected, found)
+    else:
+        sources, others = _compare_positions(expected, found), frozenset[str | None]()
     return [
-        *_compare_sources(expected.sources, found.sources),
-        *_compare_operators(expected.operators, found.operators),
+        *sources,
+        *_compare_kinds(expected.kinds, found.kinds),
+        *_compare_operators(expected.operators, found.operators, others),
         *_compare_providers(expected, found),
     ]
 
 
-def _compare_sources(expected: Sequence[str | None], found: Sequence[str | None]) -> Iterable[str]:
-    pairs = zip(expected, found, strict=False)
+def _compare_positions(expected: Topology, found: Topology) -> Iterable[str]:
+    pairs = zip(expected.sources, found.sources, strict=False)
     moved = any(a != b for a, b in pairs if a is not None and b is not None)
-    if len(expected) != len(found) or moved:
-        yield f"expected {_list_sources(expected)}, found {_list_sources(found)}"
+    if len(expected.sources) != len(found.sources) or moved or expected.is_named:
+        why = expected.unnamed if found.is_named else found.unnamed
+        known = f" ({why}, so each keeps its place)" if why and None not in expected.sources else ""
+        yield f"{_both(expected, found)}{known}"
+
+
+def _compare_names(expected: Topology, found: Topology, fixed: str | None) -> Iterable[str]:
+    added = [name for name in found.sources if name not in expected.sources]
+    removed = [name for name in expected.sources if name not in found.sources]
+    if (added or removed) and fixed is not None:
+        yield f"{_both(expected, found)} ({fixed}, so they stay as they are)"
+    elif added and removed:
+        yield (
+            f"{_both(expected, found)} (under another name a source is read again from its "
+            "beginning: keep the name; or remove one in one start and add the other in the next)"
+        )
+    elif again := sorted(str(name) for name in added if name in expected.removed):
+        yield (
+            f"{_both(expected, found)} (source {again[0]!r} was removed before, and how far it was "
+            "read is not known any more: give it another name, under which it is read from where "
+            "starts says)"
+        )
+
+
+def _changed_names(expected: Topology, found: Topology) -> frozenset[str | None]:
+    return frozenset(expected.sources) ^ frozenset(found.sources)
+
+
+def _both(expected: Topology, found: Topology) -> str:
+    return f"expected {_list_sources(expected.sources)}, found {_list_sources(found.sources)}"
+
+
+def _compare_kinds(expected: Mapping[str, str], found: Mapping[str, str]) -> Iterable[str]:
+    for name, kind in expected.items():
+        if found.get(name, kind) != kind:
+            yield (
+                f"expected source {name!r} to be {kind}, found {found[name]}, in which its "
+                "position means nothing (read it under another name)"
+            )
 
 
 def _list_sources(names: Sequence[str | None]) -> str:
@@ -94,7 +157,9 @@ def _list_sources(names: Sequence[str | None]) -> str:
 
 
 def _compare_operators(
-    expected: Sequence[OperatorShape] | None, found: Sequence[OperatorShape] | None
+    expected: Sequence[OperatorShape] | None,
+    found: Sequence[OperatorShape] | None,
+    others: frozenset[str | None],
 ) -> Iterable[str]:
     if expected is None or found is None:
         return
@@ -104,7 +169,8 @@ def _compare_operators(
     now = {operator.id: operator for operator in found}
     for operator in sorted(expected, key=_number):
         before, after = operator.sources, now[operator.id].sources
-        if _are_known(before) and _are_known(after) and set(before or ()) != set(after or ()):
+        changed = set(before or ()) ^ set(after or ())
+        if _are_known(before) and _are_known(after) and not changed <= others:
             yield (
                 f"expected the stateful operator {operator.id} {operator.kind} to have rows of "
                 f"{_list_names(before)}, found that it has those of {_list_names(after)}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.checkpoint.last_files import files_of_last_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import (
     Verdict,
@@ -22,7 +24,7 @@ from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept
 from airflow_provider.runtime.sources.locations import ReadLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.topology import Change, Fingerprint, Topology
     from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -41,6 +43,21 @@ class StoredQuery:
     ended: bool
     fingerprint: Fingerprint | None = None
     has_results: bool = True
+    open_batch: int | None = None  # planned, and not committed
+    last_files: Callable[[], Mapping[str, Sequence[str]]] = dict  # of its last batch, by source
+
+    def misfits(self, now: Topology) -> list[str]:
+        """Return why the topology of a query that is declared does not fit, as phrases."""
+        return mismatches(self.topology, now, fixed=self._fixed())
+
+    def _fixed(self) -> str | None:
+        if self.ended:
+            return "it has read its last row"
+        if self.open_batch is not None:
+            return (
+                f"batch {self.open_batch} is planned and not committed, and runs with its sources"
+            )
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +94,7 @@ def find_incompatible(
 
 
 def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
-    wrong = mismatches(kept.topology, now)
+    wrong = kept.misfits(now)
     if not wrong:
         return None
     added = Counter(now.sources) - Counter(kept.topology.sources)
@@ -223,7 +240,15 @@ def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
             continue
         topology = kept_topology(directory, name)
         if topology is not None:
-            has_results = CheckpointLogs(directory.checkpoint(name)).position().last_commit >= 0
-            fingerprint = kept_fingerprint(directory, name)
-            kept[name] = StoredQuery(topology, ended, fingerprint, has_results=has_results)
+            position = CheckpointLogs(directory.checkpoint(name)).position()
+            kept[name] = StoredQuery(
+                topology,
+                ended,
+                kept_fingerprint(directory, name),
+                has_results=position.last_commit >= 0,
+                open_batch=position.open_batch,
+                last_files=functools.partial(
+                    files_of_last_batch, directory.checkpoint(name), topology.sources
+                ),
+            )
     return kept

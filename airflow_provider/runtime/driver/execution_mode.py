@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.api.sinks import KeyedSink, SequencedSink, SliceSink, VisibleSink
-from airflow_provider.runtime.api.sources import LATEST, SameInBatch
+from airflow_provider.runtime.api.sources import BEGINNING, LATEST, SameInBatch
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
@@ -154,6 +154,8 @@ def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Obj
         )
     if source.ends is not None and source.ends != LATEST:
         yield Objection(f"{where}: a batch job reads all there is, whatever ends says")
+    if source.starts not in {None, BEGINNING}:
+        yield Objection(f"{where}: a batch job reads all there is, whatever starts says")
     for option, (harmless, why) in _STREAM_ONLY.items():
         if options.get(option, harmless) != harmless:
             yield Objection(f"{where}: {why}")

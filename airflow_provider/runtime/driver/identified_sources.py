@@ -74,10 +74,11 @@ def _with_position(
     if before.last_offsets < 0 or not known:
         return {}
     entry = logs.offsets(before.last_offsets)
-    if entry.is_by_name:  # by names of Spark's, which say nothing here
+    if entry.has_spark_ids:  # which say nothing here
         return known
-    sources = query.definition.sources
-    placed = {s.name for s, line in zip(sources, entry.sources, strict=False) if line != NO_OFFSET}
+    names = [source.name for source in query.definition.sources]
+    lines = zip(names, entry.lines_of(names), strict=False)
+    placed = {name for name, line in lines if line != NO_OFFSET}
     return {name: found for name, found in known.items() if name in placed}
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint.topology import mismatches
+from airflow_provider.runtime.checkpoint.last_files import files_of_last_batch
 from airflow_provider.runtime.driver.beginning import (
     Asked,
     Beginning,
@@ -25,7 +26,8 @@ from airflow_provider.runtime.driver.compatibility import (
     match_queries,
     stored_query,
 )
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.driver.moved_sources import why_moved
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.errors.fixes import (
     FROM_SCRATCH,
     set_option,
@@ -40,6 +42,7 @@ from airflow_provider.runtime.savepoints.catalog import (
 )
 from airflow_provider.runtime.savepoints.history import check_same_history
 from airflow_provider.runtime.savepoints.needed_input import InputCheck
+from airflow_provider.runtime.savepoints.read_files import SavedLogs
 from airflow_provider.runtime.savepoints.restore import Restore
 from airflow_provider.runtime.savepoints.restore_plan import RestoreSettings
 from airflow_provider.runtime.savepoints.restores import Restores
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.catalog import Repartition
-    from airflow_provider.runtime.savepoints.record import QuerySavepoint
 
 
 log = logging.getLogger(__name__)
@@ -114,8 +116,10 @@ class StartingPoint:
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
         """Refuse a job that cannot continue from where a rewind will set it; nothing is written."""
-        saved = savepoint.record.queries if savepoint is not None else {}
-        self._find_incompatible({name: _as_stored(query) for name, query in saved.items()})
+        kept = {}
+        if savepoint is not None:
+            kept = {name: _as_stored(savepoint, name) for name in savepoint.record.queries}
+        self._find_incompatible(kept)
 
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
@@ -166,7 +170,10 @@ class StartingPoint:
         )
         for query in self._queries:
             saved = savepoint.record.queries.get(names[query.name])
-            wrong = [] if saved is None else self._misfits(query, _as_stored(saved), savepoint.url)
+            wrong = []
+            if saved is not None:
+                stored = _as_stored(savepoint, names[query.name])
+                wrong = self._misfits(query, stored, savepoint.url)
             if not wrong:
                 check_seam(savepoint.url, saved, query)
                 continue
@@ -186,9 +193,12 @@ class StartingPoint:
         return names
 
     def _misfits(self, query: QueryDefinition, stored: StoredQuery, where: str) -> list[str]:
-        wrong = mismatches(stored.topology, query.topology)
+        wrong = stored.misfits(query.topology)
         if wrong or stored.ended:
             return wrong
+        moved = why_moved(query, stored.last_files)
+        if moved is not None:
+            return [f"query {query.name!r}: {moved}"]
         unfit = self._changes.compare(query.name, stored, query.fingerprint, where)
         return [unfit] if unfit is not None else []
 
@@ -223,5 +233,22 @@ class StartingPoint:
         return had | set(self._directory.query_names())
 
 
-def _as_stored(saved: QuerySavepoint) -> StoredQuery:
-    return StoredQuery(saved.topology, saved.has_ended, saved.fingerprint)
+def _as_stored(savepoint: Savepoint, name: str) -> StoredQuery:
+    saved = savepoint.record.queries[name]
+    return StoredQuery(
+        saved.topology,
+        saved.has_ended,
+        saved.fingerprint,
+        open_batch=saved.batch + 1 if saved.planned else None,
+        last_files=functools.partial(_last_files, savepoint, name),
+    )
+
+
+def _last_files(savepoint: Savepoint, name: str) -> Mapping[str, Sequence[str]]:
+    names = savepoint.record.queries[name].topology.sources
+    saved: Any = SavedLogs(savepoint, name)  # it only reads
+    try:
+        return files_of_last_batch(saved, names)
+    except (CheckpointError, OSError) as error:  # of a plain checkpoint that is not copied yet
+        log.debug("%s: what its last batch has read is not known: %s", savepoint.url, error)
+        return {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.api.sinks import VersionedSink
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import FinishState, finish_states_of
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.driver.lifecycle.events import QueryPhase
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources, is_marker
 from airflow_provider.runtime.jobdir.epoch_documents import late_rows_of
@@ -141,7 +142,9 @@ class QueryReporter:
         return millis_to_iso(reached) if reached is not None else None
 
     def _final_sources(self, batch: int, states: FinishStates) -> tuple[FinalSource, ...]:
-        offsets = self._query.logs.offsets(batch).source_offsets() if batch >= 0 else []
+        names = [source.name for source in self._definition.sources]
+        lines = self._query.logs.offsets(batch).lines_of(names) if batch >= 0 else ()
+        offsets = [offset_value(line) for line in lines]
         found = zip(self._definition.sources, states.sources, strict=True)
         return tuple(
             FinalSource(

@@ -12,6 +12,7 @@ from airflow_provider.runtime.base.names import numbers_in
 from airflow_provider.runtime.base.typed_json import Name, NonNegative
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import describe_operator
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET
 from airflow_provider.runtime.checkpoint.topology import (
     Fingerprint,
     OperatorShape,
@@ -22,8 +23,11 @@ from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition
+    from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 
@@ -48,6 +52,9 @@ class TopologyRecord(Document):
         operators: per stateful operator its ``id``, ``kind``, ``sources`` above it, ``name`` in the
             job, and ``keys``, a join's key columns; None when not known.
         versions: of its fingerprint, ascending; the first one made the oldest kept state.
+        kinds: what each source is, by name; empty in records of older versions.
+        removed: the sources that a query with a log of names has had before; of those that the log
+            still has, no batch was planned without.
     """
 
     CONTENTS = Contents.FACTS
@@ -58,6 +65,8 @@ class TopologyRecord(Document):
     sources: list[str | None]
     operators: list[OperatorValues] | None
     versions: list[FingerprintVersion]
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)
+    removed: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(
@@ -70,6 +79,8 @@ class TopologyRecord(Document):
             sources=list(topology.sources),
             operators=None if operators is None else [each._asdict() for each in operators],
             versions=[made] if made else [],
+            kinds=dict(topology.kinds),
+            removed=list(topology.removed),
         )
 
     @property
@@ -78,6 +89,8 @@ class TopologyRecord(Document):
         return Topology(
             sources=tuple(self.sources),
             operators=None if operators is None else tuple(map(OperatorShape.of, operators)),
+            kinds=self.kinds,
+            removed=tuple(self.removed),
         )
 
     def fingerprint_at(self, batch: int) -> Fingerprint | None:
@@ -85,9 +98,20 @@ class TopologyRecord(Document):
         made = [each for each in self.versions if each.since <= batch] or self.versions[:1]
         return made[-1].fingerprint if made else None
 
-    def followed_by(self, start: TopologyRecord) -> TopologyRecord:
-        """Return the record with which a start continues whose only version is that of *start*."""
-        kept = start if None in self.sources else self
+    def followed_by(self, start: TopologyRecord, *, names: Sequence[str] | None) -> TopologyRecord:
+        """Return the record with which a start continues whose only version is that of *start*.
+
+        Args:
+            start: the record of the start alone.
+            names: the sources that the offset log has by names, so that they may be others now.
+        """
+        kept = start if names is not None or None in self.sources else self
+        gone = {*self.removed, *(names or ())} - {*start.sources}
+        kept = dataclasses.replace(
+            kept,
+            kinds={**self.kinds, **start.kinds},
+            removed=sorted(gone) if names is not None else self.removed,
+        )
         if not start.versions:
             return dataclasses.replace(kept, versions=self.versions)
         (now,) = start.versions
@@ -143,7 +167,8 @@ def keep_topology(
 
     Crash safety: a fingerprint with which no batch has run does not count. Idempotent.
     """
-    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
+    logs = CheckpointLogs(directory.checkpoint(query))
+    query_id = logs.query_id()
     if query_id is None:
         return
     path, since = _path(query, query_id), before.last_commit + 1
@@ -152,7 +177,8 @@ def keep_topology(
         return
     kept = TopologyRecord.read(directory.storage, path)
     if kept is not None and before.last_offsets >= 0:
-        record = kept.followed_by(record)
+        names = logs.offsets(before.last_offsets).names
+        record = kept.followed_by(record, names=names)
     if record != kept:
         record.put(directory.storage, path)
 
@@ -168,16 +194,44 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
     if query_id is None:
         return None
     record = TopologyRecord.read(directory.storage, _path(query, query_id))
+    planned = logs.batches("offsets")
+    last = logs.offsets(planned[-1]) if planned else None
     known = record.topology if record is not None else None
-    if known is not None and known.operators is not None:
-        return known
+    if known is not None:
+        known = as_logged(known, last)
+        if known.operators is not None:
+            return known
     # Spark describes the operators while the first batch runs: before its commit any may be missing
     operators = _operators_in(checkpoint) if logs.batches("commits") else None
     if known is not None:
         return dataclasses.replace(known, operators=operators)
-    planned = logs.batches("offsets")
-    lines = logs.offsets(planned[-1]).sources if planned else ()
-    return Topology(sources=(None,) * len(lines), operators=operators)
+    lines = last.sources if last is not None else ()
+    return as_logged(Topology(sources=(None,) * len(lines), operators=operators), last)
+
+
+def as_logged(topology: Topology, entry: OffsetEntry | None) -> Topology:
+    """Return the topology with the sources of an entry of the offset log, if it names them.
+
+    They are in the entry's order, and those of which it has no offset yet follow. The record may be
+    of a start that has planned no batch, or of a later one: if it lacks a source of the entry, the
+    sources of each operator are not known. A source without a position may be of any kind.
+    """
+    if entry is None:
+        return topology
+    names = topology.sources if entry.names is None else entry.names
+    lines = dict(zip(names, entry.lines_of(names), strict=False))
+    kinds = {n: kind for n, kind in topology.kinds.items() if lines.get(n) not in {None, NO_OFFSET}}
+    topology = dataclasses.replace(topology, kinds=kinds)
+    if entry.names is None:
+        return topology
+    operators = topology.operators
+    if operators is not None and not set(names) <= set(topology.sources):
+        operators = tuple(operator._replace(sources=None) for operator in operators)
+    unread = [name for name in topology.sources if name is not None and name not in names]
+    gone = tuple(name for name in topology.removed if name not in names)
+    return dataclasses.replace(
+        topology, sources=(*names, *unread), operators=operators, unnamed=None, removed=gone
+    )
 
 
 def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:

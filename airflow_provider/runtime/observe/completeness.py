@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.base.clock import millis_to_iso
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.end_of_input import is_marker
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
@@ -228,8 +229,8 @@ def _published_query(directory: JobDirectory, name: str, reported: QueryProgress
 
 def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> tuple[PublishedSource, ...]:
     topology = kept_topology(directory, name)
-    names = topology.sources if topology is not None else ()
-    offsets = entry.source_offsets()
+    names: Sequence[str | None] = topology.sources if topology is not None else entry.names or ()
+    offsets = [offset_value(line) for line in entry.lines_of(names)]
     known = names if len(names) == len(offsets) else (None,) * len(offsets)
     return tuple(
         PublishedSource(name=source, end_offset=offset)

@@ -52,6 +52,7 @@ from airflow_provider.runtime.sources.declared import (
 from airflow_provider.runtime.sources.files import MODIFIED, FilesSource
 from airflow_provider.runtime.sources.reading import load_table
 from airflow_provider.runtime.sources.shorthand import source_given
+from airflow_provider.runtime.sources.starts import started
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_provider.runtime.api.sources import Source
+    from airflow_provider.runtime.api.sources import Source, Start
     from airflow_provider.runtime.queries.taps import Tap
 
 OUTPUT_MODES = ("append", "update", "complete")
@@ -123,6 +124,7 @@ class JobContext(Callbacks):
         options: Mapping[str, str] | None = None,
         bounded: bool = False,
         ends: EndOption | None = None,
+        starts: Start | None = None,
         watermark: tuple[str, str] | None = None,
         adaptive_batches: bool = True,
         idle_timeout: str | float | None = None,
@@ -150,6 +152,10 @@ class JobContext(Callbacks):
                 were modified before it, and of each partition of Kafka what lies before its
                 first message of that time or later; ``{"topic": {"0": 100}}`` the rows before
                 these offsets.
+            starts: where a query begins that has no position of the source, because it or the
+                source is new: ``"beginning"``, ``"now"``, when the first batch with the source is
+                planned, or a datetime with its zone. By default the source's own options say it,
+                and files are read from their beginning.
             watermark: event-time column and delay, as for ``withWatermark``.
             adaptive_batches: whether its batches are fitted to the target time of the run.
             idle_timeout: how long it may give no row before the query's watermark ignores it,
@@ -172,7 +178,8 @@ class JobContext(Callbacks):
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
-                one that is not bounded, *ends*, *idle_timeout* or *read_order* is not possible.
+                one that is not bounded, *ends*, *starts*, *idle_timeout* or *read_order* is not
+                possible.
             OutageError: a broker of Kafka does not answer.
         """
         check_name(name, what="source")
@@ -181,6 +188,7 @@ class JobContext(Callbacks):
             raise ConfigError(f"source {name!r} is read twice; keep the DataFrame and use it again")
         given: dict[str, Any] = {"path": path, "schema": schema, "options": options}
         source = source_given(name, source, format, **given, order=read_order, bounded=bounded)
+        source = started(name, source, starts, streaming=not self._is_batch)
         written = output_named(source.location().path, self._written())
         if written is not None and isinstance(source, FilesSource):
             source = dataclasses.replace(source, path=written)
@@ -197,6 +205,7 @@ class JobContext(Callbacks):
             markers=binding.markers,
             ended=binding.ended,
             ends=ends,
+            starts=starts,
         )
         check_options(name, declared.kind, declared.spark_options)
         check_end(declared)

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_VERSION = "v1"  # of an offset log that knows its sources by their positions
-
 
 def check_sink_of_ends(query: QueryDefinition) -> None:
     """Refuse a query with an end whose sink shows rows before the end is known."""
@@ -168,7 +166,8 @@ class FixedEnds:
 
     def _take(self, record: SourceEnds | None) -> PlannedEnds | None:
         self._record = record
-        ends = record.ends if record is not None else ()
+        names = {source.name for source in self._query.sources}  # a source may have been removed
+        ends = [e for e in record.ends if e.source in names] if record is not None else []
         orders = orders_of(self._query.sources)
         self._plan = PlannedEnds(self._checkpoint, self._logs, ends, orders) if ends else None
         return self._plan
@@ -176,16 +175,18 @@ class FixedEnds:
     def _put(self, batch: int, execution: Any) -> bool:
         self._is_on = False  # until they are
         planned = self._logs.offsets(batch)
-        if planned.version != _VERSION:
+        if planned.has_spark_ids:
             log.warning("query=%s its offset log is new here: no fixed ends", self._query.name)
             return False
-        before = self._logs.offsets(batch - 1).sources if batch > 0 else ()
+        names = [source.name for source in self._query.sources]
+        lines = planned.lines_of(names)
+        before = self._logs.offsets(batch - 1).lines_of(names) if batch > 0 else ()
         found = find_ends(
             Planned(
                 execution,
                 self._query.df.sparkSession._jvm,
-                planned.sources,
-                before or (NO_OFFSET,) * len(planned.sources),
+                lines,
+                before or (NO_OFFSET,) * len(lines),
                 self._checkpoint,
             ),
             self._query.sources,

@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import is_marker, marker_name
 from airflow_provider.runtime.queries.known_bugs import bugs_of
+from airflow_provider.runtime.queries.named_sources import why_unnamed
 from airflow_provider.runtime.queries.output_locations import location_key
 from airflow_provider.runtime.queries.plan import (
     analyzed,
@@ -182,10 +183,12 @@ class QueryDefinition:
     def topology(self) -> Topology:
         names = tuple(source.name for source in self.sources)
         if not is_streaming(self.df):
-            return Topology(sources=names, operators=())  # a batch job keeps no state
+            return Topology(names, operators=(), unnamed=None)  # a batch job keeps no state
         provider = asked_state_provider(self.df)
         return Topology(
             sources=names,
+            unnamed=why_unnamed(self.df, self.sources),
+            kinds={s.name: kind for s in self.sources if (kind := s.kind_of_position)},
             operators=(
                 None
                 if self.planned is None

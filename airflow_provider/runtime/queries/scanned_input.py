@@ -183,7 +183,7 @@ class _Scans:
         self._warn_of_changes(batch, source, found_files, listed[best])
 
     def _listed(self, batch: int, location: _Location, logs: BatchLogs) -> Iterator[dict[str, int]]:
-        for begin, end in logs.ranges(batch, location.number):
+        for begin, end in logs.ranges(batch, location.number, location.name):
             files = logs.files(batch, begin, end, str(location.folder))
             if files is not None:
                 yield _by_path(files)
@@ -219,7 +219,7 @@ class _Scans:
     def _check_range(self, batch: int, leaf: Any, logs: BatchLogs) -> None:
         for location in self._locations_of(leaf)[:1]:
             scanned = str(leaf.start().json()), str(leaf.end().json())
-            listed = logs.ranges(batch, location.number)
+            listed = logs.ranges(batch, location.number, location.name)
             if listed and not any(_is_range(scanned, each) for each in listed):
                 begins, ends = listed[0]
                 what = (

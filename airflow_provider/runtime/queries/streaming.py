@@ -26,6 +26,7 @@ from airflow_provider.runtime.queries.file_listing import (
     warn_of_one_time,
 )
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
+from airflow_provider.runtime.queries.named_sources import has_names, naming, with_names
 from airflow_provider.runtime.queries.scanned_input import RepeatedFilesError, ScanGuard
 from airflow_provider.runtime.queries.source_start import changed_at_start
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
@@ -137,8 +138,8 @@ class StreamQuery:
             if begun is None:
                 return
             how = begun
-        sink, df = self.definition.native, self.definition.df
-        df = sink.counted(df) if isinstance(sink, SparkSink) else observed(df)
+        is_named = has_names(self.logs, can_have=self.definition.topology.is_named)
+        df = self._frame(is_named=is_named)
         writer = df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
@@ -151,20 +152,27 @@ class StreamQuery:
             self._batch_sizer.starts()
         if self._event_times is not None and how is not StartMode.ONE_BATCH:
             self._event_times.starts()
-        self._query = self._launch(writer.trigger(**trigger))
+        self._query = self._launch(writer.trigger(**trigger), is_named=is_named)
         self._group = str(self._query.runId)
         self._files = None
         self._started.set()
         order = describe_order(self.definition.sources)
         log.info("query=%s started (%s%s)", self.name, how.value, f"; {order}" if order else "")
 
-    def _launch(self, writer: DataStreamWriter) -> StreamingQuery:
+    def _frame(self, *, is_named: bool) -> DataFrame:
+        sink, df = self.definition.native, self.definition.df
+        df = sink.counted(df) if isinstance(sink, SparkSink) else observed(df)
+        names = [source.name for source in self.definition.sources]
+        return with_names(df, names) if is_named else df
+
+    def _launch(self, writer: DataStreamWriter, *, is_named: bool) -> StreamingQuery:
         self._is_first = True
         self._guard.starts()
         query = None
         try:
             with (
                 self._empty_batches_left_out(),
+                naming(self.definition.df.sparkSession, named=is_named),
                 changed_at_start(
                     self.definition,
                     lists_once=self._reads_available,

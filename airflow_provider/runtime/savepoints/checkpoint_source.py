@@ -24,7 +24,11 @@ from airflow_provider.runtime.jobdir.identity import lineage_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.pinned_settings import read_pins
-from airflow_provider.runtime.jobdir.query_records import kept_fingerprint, kept_topology
+from airflow_provider.runtime.jobdir.query_records import (
+    as_logged,
+    kept_fingerprint,
+    kept_topology,
+)
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.source_identities import kept_identities
 from airflow_provider.runtime.savepoints.restores import Restores
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.api.storages import Storage
     from airflow_provider.runtime.base.clock import Clock
     from airflow_provider.runtime.checkpoint.drain_step import FinishStates, LogPosition
+    from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.checkpoint.topology import Fingerprint
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
@@ -110,18 +115,20 @@ class SourceQuery:
         """Return by source what the positions of a batch are of; no source without a position."""
         if self.directory is None:
             return {}
-        lines = self.logs.offsets(batch).sources
+        lines = self.logs.offsets(batch).lines_of(topology.sources)
         reset = {
             name for name, line in zip(topology.sources, lines, strict=False) if line == NO_OFFSET
         }
         found = kept_identities(self.directory, self.name, batch)
         return {name: each for name, each in found.items() if name not in reset}
 
-    def topology(self, lines: int) -> Topology:
+    def topology(self, entry: OffsetEntry) -> Topology:
+        """Return what the query consisted of in the batch with this entry of its offset log."""
+        lines = len(entry.sources)
         kept = kept_topology(self.directory, self.name) if self.directory is not None else None
-        if kept is None or len(kept.sources) != lines:
-            return Topology((None,) * lines, None)
-        return kept
+        if kept is None or (entry.names is None and len(kept.sources) != lines):
+            kept = Topology((None,) * lines, None)
+        return as_logged(kept, entry)
 
 
 @dataclasses.dataclass(frozen=True)

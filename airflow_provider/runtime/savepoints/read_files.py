@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.source_end import SourceLog, file_position
+from airflow_provider.runtime.checkpoint.source_names import key_of_source, name_of_key
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.identity import identity_of
 from airflow_provider.runtime.jobdir.layout import directory_at
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.api.storages import Storage
+    from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
@@ -63,23 +65,23 @@ def read_files(
         skips_in_flight: whether the savepoint's batch in flight counts as read.
     """
     found = _checkpoint_since(directory, name, savepoint, theirs)
-    now = _logs(found.checkpoint, _last_lines(found.checkpoint)) if found is not None else {}
+    now = _logs(found.checkpoint, _last_entry(found.checkpoint)) if found is not None else {}
     saved: Mapping[str, Mapping[str, int]] = {}
-    lines: Sequence[str] = ()
+    entry: OffsetEntry | None = None
     names = found.sources if found is not None else ()
     if savepoint is not None and theirs:
         query = savepoint.record.queries[theirs]
         names = query.topology.sources
         batch = query.batch + (query.planned and skips_in_flight)
-        lines = saved_offsets(savepoint, theirs, batch).sources
-        last = saved_offsets(savepoint, theirs, query.batch + query.planned).sources
-        saved = _logs(_SavedLogs(savepoint, theirs), last)
+        entry = saved_offsets(savepoint, theirs, batch)
+        last = saved_offsets(savepoint, theirs, query.batch + query.planned)
+        saved = _logs(SavedLogs(savepoint, theirs), last)
     for folder in {**now, **saved}:
         files = ReadFiles(
             _source_of(folder, names),
             now.get(folder, {}),
             saved.get(folder, {}),
-            _position_of(folder, lines),
+            _position_of(folder, entry),
         )
         yield files
 
@@ -121,8 +123,8 @@ def _checkpoint_since(
     return None
 
 
-class _SavedLogs:
-    """A query in a savepoint, as far as :class:`SourceLog` reads a checkpoint."""
+class SavedLogs:
+    """A query in a savepoint, as far as :class:`SourceLog` and its logs read a checkpoint."""
 
     def __init__(self, savepoint: Savepoint, name: str) -> None:
         self.url = f"{savepoint.url}/queries/{name}"
@@ -139,21 +141,24 @@ class _SavedLogs:
         return folder_of(self._location, self._name, self._holders[path]).read(path)
 
 
-def _last_lines(checkpoint: Storage) -> Sequence[str]:
+def _last_entry(checkpoint: Storage) -> OffsetEntry | None:
     logs = CheckpointLogs(checkpoint)
     planned = logs.batches("offsets")
-    return logs.offsets(planned[-1]).sources if planned else ()
+    return logs.offsets(planned[-1]) if planned else None
 
 
-def _logs(checkpoint: Storage | _SavedLogs, lines: Sequence[str]) -> dict[str, Mapping[str, int]]:
+def _logs(
+    checkpoint: Storage | SavedLogs, entry: OffsetEntry | None
+) -> dict[str, Mapping[str, int]]:
     """Return the logs of the file sources, by their folders in ``sources/``.
 
-    A folder has the number of its source's line, unless a source is read at several locations. Then
-    the folders of others are known by what is in them.
+    A folder has the name of its source or the number of its line, unless a source is read at
+    several locations. Then the folders of others are known by what is in them.
     """
     folders = checkpoint.list("sources")
-    if sorted(folders) == sorted(str(position) for position in range(len(lines))):
-        folders = [each for each in folders if file_position(lines[int(each)]) is not None]
+    by_folder = _by_folder(entry)
+    if sorted(folders) == sorted(by_folder):
+        folders = [each for each in folders if file_position(by_folder[each]) is not None]
     found: dict[str, Mapping[str, int]] = {}
     for folder in folders:
         source_log = SourceLog(checkpoint, folder)  # type: ignore[arg-type]  # it only reads
@@ -166,13 +171,24 @@ def _logs(checkpoint: Storage | _SavedLogs, lines: Sequence[str]) -> dict[str, M
     return found
 
 
-def _position_of(folder: str, lines: Sequence[str]) -> int:
-    location = int(folder) if folder.isdecimal() else len(lines)
-    own = file_position(lines[location]) if location < len(lines) else None
-    known = [number for line in lines if (number := file_position(line)) is not None]
+def _by_folder(entry: OffsetEntry | None) -> dict[str, str]:
+    if entry is None:
+        return {}
+    if entry.names is not None:
+        pairs = zip(entry.names, entry.sources, strict=True)
+        return {key_of_source(name): line for name, line in pairs}
+    return {str(position): line for position, line in enumerate(entry.sources)}
+
+
+def _position_of(folder: str, entry: OffsetEntry | None) -> int:
+    lines = _by_folder(entry)
+    if entry is not None and entry.names is not None and folder not in lines:
+        return START  # the source was added later, or is one that was removed
+    own = file_position(lines[folder]) if folder in lines else None
+    known = [number for line in lines.values() if (number := file_position(line)) is not None]
     return own if own is not None else min(known, default=START)
 
 
 def _source_of(folder: str, names: Sequence[str | None]) -> str:
-    location = int(folder) if folder.isdecimal() else len(names)
-    return (names[location] if location < len(names) else None) or folder
+    location = int(folder) if folder.isdecimal() and folder not in names else len(names)
+    return (names[location] if location < len(names) else None) or name_of_key(folder)

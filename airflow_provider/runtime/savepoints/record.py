@@ -46,7 +46,12 @@ from airflow_provider.runtime.checkpoint.drain_step import (
     SourceFinishState,
 )
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
-from airflow_provider.runtime.checkpoint.topology import Fingerprint, OperatorShape, Topology
+from airflow_provider.runtime.checkpoint.topology import (
+    BY_POSITION,
+    Fingerprint,
+    OperatorShape,
+    Topology,
+)
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.datasets import ReadLocationValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Contents, Document, Written
@@ -129,6 +134,9 @@ class QuerySavepoint:
         fingerprint: what made its state; None when not known, and in savepoints of older versions.
         identities: by source and name, what its positions are of; see
             :mod:`~.runtime.jobdir.source_identities`.
+        named: whether its offset log has the sources by names.
+        kinds: what each source is, by name; empty when not known.
+        removed: the sources that a log with names has had before.
     """
 
     query_id: str
@@ -148,6 +156,9 @@ class QuerySavepoint:
     history: list[ReadLocationValues] = dataclasses.field(default_factory=list)
     fingerprint: Fingerprint | None = None
     identities: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    named: bool = False
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)
+    removed: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def epoch(self) -> int:
@@ -172,6 +183,9 @@ class QuerySavepoint:
             or (None,) * len(self.sources),
             operators=None if any(each.kind == UNKNOWN for each in shapes) else shapes,
             provider=self.operators[0]["provider"] if self.operators else None,
+            unnamed=None if self.named else BY_POSITION,
+            kinds=self.kinds,
+            removed=tuple(self.removed),
         )
 
 

@@ -433,4 +433,4 @@ def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped:
 
 def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -> None:
     last, in_flight = (saved_offsets(savepoint, theirs, b) for b in (batch, batch + 1))
-    logs.put_offsets(batch, dataclasses.replace(last, sources=in_flight.sources))
+    logs.put_offsets(batch, dataclasses.replace(in_flight, metadata=last.metadata))

@@ -17,6 +17,7 @@ from airflow_provider.runtime.base import failpoints
 from airflow_provider.runtime.base.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.base.names import check_name
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
+from airflow_provider.runtime.checkpoint.source_end import offset_value
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -346,7 +347,7 @@ def _describe(
 ) -> QuerySavepoint:
     entry = query.logs.offsets(choice.batch)
     before = query.ended_by(choice.batch)
-    topology = query.topology(len(entry.sources))
+    topology = query.topology(entry)
     drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(choice.batch + choice.planned)
     finished = ended and not choice.planned and (drained or not inventory.operators)
@@ -360,7 +361,7 @@ def _describe(
         planned=choice.planned,
         watermark=millis_to_iso(entry.watermark_ms),
         drained=drained,
-        sources=entry.source_offsets(),
+        sources=[offset_value(line) for line in entry.lines_of(topology.sources)],
         operators=[
             {
                 "id": operator.id,
@@ -384,6 +385,9 @@ def _describe(
         history=list(query.history),
         fingerprint=query.fingerprint(choice.batch),
         identities=query.identities(choice.batch, topology),
+        named=topology.is_named,
+        kinds=dict(topology.kinds),
+        removed=list(topology.removed),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.api.sources import (
     EndingSource,
@@ -20,15 +20,17 @@ from airflow_provider.runtime.sources.locations import ReadLocation
 from airflow_provider.runtime.sources.markers import with_markers
 from airflow_provider.runtime.sources.path_patterns import exists
 from airflow_provider.runtime.sources.reading import unreadable
-from airflow_provider.runtime.sources.spark import SparkSource, reader_of, shown_end
+from airflow_provider.runtime.sources.spark import TABLE, SparkSource, reader_of, shown_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.api.sources import Source
+    from airflow_provider.runtime.api.sources import Source, Start
 
+_FILES: Final = "files"
+_OWN: Final = "spark-stream-"  # before the format of our reader of what a connector reads, too
 EndOption = Any
 """A value of ``ends=``: ``"latest"``, a datetime, or one that the source knows."""
 
@@ -69,6 +71,7 @@ class SourceDefinition:
     markers: str | None = None
     ended: bool = False
     ends: EndOption | None = None
+    starts: Start | None = None
     records: Any = None  # how records that cannot be read are told from others
     without_rejected: Callable[[DataFrame], DataFrame] | None = None
     also: SourceDefinition | None = None  # corrected records, a source of its own in the checkpoint
@@ -76,6 +79,13 @@ class SourceDefinition:
     @property
     def kind(self) -> str:
         return self.source.kind
+
+    @property
+    def kind_of_position(self) -> str | None:
+        """Return what a position of it is one of; None where its kind does not tell."""
+        if self.files is not None:
+            return _FILES
+        return None if self.kind == TABLE or not self.is_known else self.kind.removeprefix(_OWN)
 
     @property
     def files(self) -> FilesSource | None:

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow_provider.runtime.api.sources import LATEST, Location
+from airflow_provider.runtime.api.sources import BEGINNING, LATEST, Location
 from airflow_provider.runtime.errors import AbsentInputError, ConfigError
 from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.errors.redaction import redact
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.api.sinks import Dataset
-    from airflow_provider.runtime.api.sources import PlannedSource
+    from airflow_provider.runtime.api.sources import PlannedSource, Start
     from airflow_provider.runtime.checkpoint.source_end import SourceEnd
 
 FILE_FORMATS: Final = frozenset(
@@ -128,6 +128,18 @@ class FilesSource:
     def datasets(self) -> Sequence[Dataset]:
         path = self.path or self._option("path")
         return (folder_dataset(path),) if path is not None else ()
+
+    def why_not_start(self, wanted: Start) -> str | None:
+        if wanted == BEGINNING:
+            return None
+        return (
+            "Spark's file source begins with all files of its folder, and refuses modifiedAfter; "
+            "leave starts out, and give a folder that has only the files to read"
+        )
+
+    def starting(self, wanted: Start) -> FilesSource:
+        del wanted  # which is the beginning
+        return self
 
     def sized(self, target_s: float) -> FilesSource:
         given = {k.lower() for k, v in self.options.items() if str(v).lower() != "false"}

@@ -127,6 +127,16 @@ def _has_class(jvm: Any, name: str) -> bool:
     return True
 
 
+NAMES_SINCE: Final = "4.2"
+"""The first Spark whose offset log can know sources by their names."""
+
+
+def names_sources(spark: Any) -> bool:
+    """Whether the offset log of a session's Spark can know sources by their names."""
+    since = _numbers_of(NAMES_SINCE)
+    return _numbers_of(str(spark.version)) >= since
+
+
 # --- the engine of streams ----------------------------------------------------------------------
 
 
