@@ -27,8 +27,8 @@ NEEDS_PYTEST = tuple(
     f"{PACKAGE}.runtime.testing.{module}"
     for module in ("launchers", "sink_bench", "sinks", "sources", "storages")
 )
-# It extends a class of pyiceberg's, and is imported where a file of a table is read.
-NEEDS_ITS_EXTRA = (f"{PACKAGE}.extensions.iceberg.file_rows",)
+# They extend classes of pyiceberg's, and are imported where a table's files are opened.
+NEEDS_ITS_EXTRA = tuple(f"{PACKAGE}.extensions.iceberg.{m}" for m in ("file_rows", "lent_io"))
 
 # Runs in the new environment, with the names of modules as its arguments.
 IMPORT_ALL = """\
