@@ -9,7 +9,9 @@ import pyarrow.dataset as ds
 import pytest
 from streams import SUSPEND, Location
 
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.spark.versions import names_sources
 
 pytestmark = pytest.mark.spark
 
@@ -87,8 +89,8 @@ def test_batch_reads_the_input_and_all_that_was_corrected(spark: Any, location: 
     assert [("a", 1), ("b", 2), ("c", 3)] == rows(both.output, "k", "v")
 
 
-def test_the_folder_is_there_from_the_first_run_on(spark: Any, location: Corrected) -> None:
-    """A job whose source had no such folder is refused, before anything is written."""
+def test_a_folder_that_comes_later(spark: Any, location: Corrected) -> None:
+    """Where the log has sources by name it is read; else the job is refused, before any write."""
     alone = location.ask(
         "values",
         entry=f"{Path(__file__).with_name('corrected_jobs.py')}:alone",
@@ -96,8 +98,11 @@ def test_the_folder_is_there_from_the_first_run_on(spark: Any, location: Correct
         params={"kept": str(location.kept)},
         **SUSPEND,
     )
-    from airflow_provider.runtime.driver.run import run_job
-
     run_job(alone, spark=spark)
-    with pytest.raises(ConfigError, match=r"events\.also"):
-        location.read(spark, "r2", **SUSPEND)
+    write(location.corrected / "b.csv", "b,2")
+    if not names_sources(spark):
+        with pytest.raises(ConfigError, match=r"events\.also"):
+            location.read(spark, "r2", **SUSPEND)
+        return
+    assert 1 == location.read(spark, "r2", **SUSPEND).rows_read
+    assert [("a", 1), ("b", 2), ("c", 3)] == rows(location.output, "k", "v")
