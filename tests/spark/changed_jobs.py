@@ -60,6 +60,11 @@ def source_gone(ctx: JobContext) -> None:
     write_b(ctx, distinct(source(ctx, "b")))
 
 
+def source_gone_and_another_operator(ctx: JobContext) -> None:
+    write_a(ctx, source(ctx, "a"))
+    write_b(ctx, source(ctx, "b").dropDuplicates(["k", "v"]))
+
+
 def query_gone(ctx: JobContext) -> None:
     write_a(ctx, source(ctx, "a"))
 

@@ -169,7 +169,8 @@ def test_what_does_not_fit_may_begin_anew(spark, location, monkeypatch):
     )
     planned = count_plans(monkeypatch)
 
-    anew = ask_for(location, "source_gone", run_id="r2", allow_non_restored_state=True, **suspend)
+    changed = {"allow_non_restored_state": True, **suspend}
+    anew = ask_for(location, "source_gone_and_another_operator", run_id="r2", **changed)
     second = run_job(anew, spark=spark)
 
     assert ["a", "b"] == planned, "each query is planned once"
@@ -181,7 +182,7 @@ def test_what_does_not_fit_may_begin_anew(spark, location, monkeypatch):
     with pytest.raises(ConfigError, match="/s1 cannot be restored here: query 'b' was reset"):
         restore_job(str(location.job_dir), saved.url, spark=spark, revert=True)
 
-    with pytest.raises(ConfigError, match="'b' has changed: expected 1 source .*, found 2 sources"):
+    with pytest.raises(ConfigError, match="'b' has changed: expected .*found"):
         run_job(ask_for(location, "two", run_id="r3"), spark=spark)
     third = run_job(
         ask_for(location, "query_gone", run_id="r3", allow_non_restored_state=True), spark=spark

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.source_end import SourceLog, file_position
 from airflow_provider.runtime.checkpoint.source_names import key_of_source
-from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,15 +26,18 @@ def files_of_last_batch(checkpoint: Storage, names: Sequence[str | None]) -> dic
         names: the sources in a log of positions; a log with names does without.
 
     Returns:
-        Nothing for a source whose files are not known: that Spark has compacted, or that is read at
-        several locations.
+        Nothing for a source whose files are not known: that Spark has compacted, that is read at
+        several locations, or whose entry is damaged.
     """
     logs = CheckpointLogs(checkpoint)
     planned = logs.batches("offsets")
     if not planned or (planned[-1] > 0 and planned[-1] - 1 not in planned):
         return {}
-    entry = logs.offsets(planned[-1])
-    before = logs.offsets(planned[-1] - 1) if planned[-1] > 0 else None
+    try:
+        entry = logs.offsets(planned[-1])
+        before = logs.offsets(planned[-1] - 1) if planned[-1] > 0 else None
+    except CorruptDocumentError:
+        return {}  # recovery puts it back from the record of its epoch, or refuses it
     if entry.has_spark_ids:
         return {}
     known = list(names if entry.names is None else entry.names)

@@ -18,7 +18,7 @@ from airflow_provider.runtime.checkpoint.topology import (
     OperatorShape,
     Topology,
 )
-from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
 from airflow_provider.runtime.storage.documents import Contents, Document, Written
 
@@ -195,7 +195,7 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
         return None
     record = TopologyRecord.read(directory.storage, _path(query, query_id))
     planned = logs.batches("offsets")
-    last = logs.offsets(planned[-1]) if planned else None
+    last = _entry_of(logs, planned[-1]) if planned else None
     known = record.topology if record is not None else None
     if known is not None:
         known = as_logged(known, last)
@@ -207,6 +207,13 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
         return dataclasses.replace(known, operators=operators)
     lines = last.sources if last is not None else ()
     return as_logged(Topology(sources=(None,) * len(lines), operators=operators), last)
+
+
+def _entry_of(logs: CheckpointLogs, batch: int) -> OffsetEntry | None:
+    try:
+        return logs.offsets(batch)
+    except CorruptDocumentError:
+        return None  # recovery puts it back from the record of its epoch, or refuses it
 
 
 def as_logged(topology: Topology, entry: OffsetEntry | None) -> Topology:

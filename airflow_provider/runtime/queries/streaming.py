@@ -26,7 +26,12 @@ from airflow_provider.runtime.queries.file_listing import (
     warn_of_one_time,
 )
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
-from airflow_provider.runtime.queries.named_sources import has_names, naming, with_names
+from airflow_provider.runtime.queries.named_sources import (
+    has_names,
+    naming,
+    why_unnamed,
+    with_names,
+)
 from airflow_provider.runtime.queries.scanned_input import RepeatedFilesError, ScanGuard
 from airflow_provider.runtime.queries.source_start import changed_at_start
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
@@ -138,7 +143,7 @@ class StreamQuery:
             if begun is None:
                 return
             how = begun
-        is_named = has_names(self.logs, can_have=self.definition.topology.is_named)
+        is_named = self._is_named()
         df = self._frame(is_named=is_named)
         writer = df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
@@ -158,6 +163,10 @@ class StreamQuery:
         self._started.set()
         order = describe_order(self.definition.sources)
         log.info("query=%s started (%s%s)", self.name, how.value, f"; {order}" if order else "")
+
+    def _is_named(self) -> bool:
+        why = why_unnamed(self.definition.df, self.definition.sources)
+        return has_names(self.logs, can_have=why is None)
 
     def _frame(self, *, is_named: bool) -> DataFrame:
         sink, df = self.definition.native, self.definition.df
