@@ -5,18 +5,31 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 if TYPE_CHECKING:
-    from airflow_provider.extensions.iceberg.lent_store import LentStore
+    from collections.abc import Mapping
+
+
+class Lent(Protocol):
+    """A store with credentials that end; see :class:`.lent_store.LentStore`."""
+
+    @property
+    def properties(self) -> Mapping[str, Any]: ...
+
+    def ends_soon(self, now_s: float) -> bool:
+        """Whether they end soon."""
+
+    def renewed(self) -> Lent:
+        """Return the store with new ones."""
 
 
 class LentFileIO(PyArrowFileIO):
     """Opens files with credentials that do not end soon; a file that is open keeps its own."""
 
-    def __init__(self, store: LentStore) -> None:
+    def __init__(self, store: Lent) -> None:
         super().__init__(dict(store.properties))
         self._store = store
         self._turn = threading.Lock()
