@@ -93,7 +93,10 @@ class Changes:
         return sorted(present(found).fetchall())
 
 
-SMALL = [pytest.param("delta", 2_000, 500, 1), pytest.param("postgres", 2_000, 500, 1)]
+SMALL = [
+    pytest.param("delta", 2_000, 500, 1),
+    pytest.param("postgres", 2_000, 500, 1, marks=pytest.mark.whole),
+]
 LARGE = [
     pytest.param(kind, 50_000, 100_000, KILLS, marks=pytest.mark.soak)
     for kind in ("delta", "iceberg", "postgres")
