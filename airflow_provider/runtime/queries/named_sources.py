@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.source_names import SOURCE_EVOLUTION, key_of_source
 from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.sinks.staging import settings
 from airflow_provider.runtime.spark.versions import NAMES_SINCE, names_sources
 
 if TYPE_CHECKING:
@@ -92,17 +93,8 @@ def naming(spark: SparkSession, *, named: bool) -> Iterator[None]:
     if not names_sources(spark):
         yield
         return
-    settings = {SOURCE_EVOLUTION: str(named).lower()}
+    options = {SOURCE_EVOLUTION: str(named).lower()}
     if named:  # Spark 4.2 asks for both
-        settings[_LOG_VERSION] = "2"
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
+        options[_LOG_VERSION] = "2"
+    with settings(spark, options):
         yield
-    finally:
-        for key, was in before.items():
-            if was is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, was)
