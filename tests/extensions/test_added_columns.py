@@ -149,6 +149,22 @@ def test_epochs_before_and_after_a_new_column_are_reverted_together(spark, case)
     assert [{"id": 1, "at": 1, "name": None}] == case.rows()
 
 
+def test_a_slice_is_replaced_by_rows_with_a_new_column(spark, kind, tmp_path, server):
+    """A file with rows inside and outside of the slice is rewritten; a revert puts them back."""
+    old = Case(kind, tmp_path, server, {})
+    publish(old.open(), spark.createDataFrame([(1, 1), (2, 1)], OLD).coalesce(1), 0)
+    old.words = {"replace": "id >= 2"}
+    sink, rows = old.open(), spark.createDataFrame([(2, 2, "b")], NEW)
+    sink.check(rows, "append")
+    committable = stage_epoch(sink, rows, 0, query_id=NEXT)
+    sink.commit(committable, OpenFence())
+    kept = {"id": 1, "at": 1, "name": None}
+    assert [kept, {"id": 2, "at": 2, "name": "b"}] == old.rows()
+
+    sink.revert([committable], OpenFence())
+    assert [kept, {"id": 2, "at": 1, "name": None}] == old.rows()
+
+
 def test_types_are_not_changed(spark, case):
     """A column of another type is refused as ever, and a case that differs, by Delta."""
     publish(case.open(), spark.createDataFrame([(1, 1)], OLD), 0)

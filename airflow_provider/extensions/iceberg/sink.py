@@ -216,15 +216,16 @@ class IcebergSink:
         uuid = str(table.metadata.table_uuid)
         data = {"table_uuid": uuid, "folder": folder, "files": names}
         data |= recorded(table, arrow, self.name)
-        return Staged(self._in_slice(data, table), staged.rows)
+        return Staged(self._in_slice(data, table, epoch), staged.rows)
 
-    def _in_slice(self, data: dict[str, Any], table: Table) -> dict[str, Any]:
+    def _in_slice(self, data: dict[str, Any], table: Table, epoch: EpochId) -> dict[str, Any]:
         """Return the data of a staging with its slice, in which every row must be."""
         if self._replace is None:
             return data
         paths = [f"{data['folder']}/{name}" for name in data["files"]]
         with self._errors():
-            slices.check_rows_inside(table, paths, self._replace, self.name)
+            _, then = begin_change(table, Committable(epoch, data), self.name)
+            slices.check_rows_inside(then, paths, self._replace, self.name)
         return {**data, "slice": self._replace}
 
     def _ensure_table(self, arrow: pa.Schema) -> Table:

@@ -63,7 +63,7 @@ class SliceTable(HandStagedTable):
         found = super().stage(df, epoch)
         table = self._load()
         assert table is not None
-        return type(found)(self._in_slice(found.data, table), found.rows)
+        return type(found)(self._in_slice(found.data, table, epoch), found.rows)
 
 
 @pytest.fixture
