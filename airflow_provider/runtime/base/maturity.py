@@ -115,7 +115,7 @@ COMPONENTS: Final = (
     Component(
         "Kubernetes",
         "Kubernetes 1.34.4 of one node, Spark in its pods in both deploy modes, each part killed",
-        Status.EXPERIMENTAL,
+        Status.TESTED,
         masters=("k8s://",),
     ),
     Component(
