@@ -97,7 +97,7 @@ COMPONENTS: Final = (
     ),
     Component(
         "HDFS",
-        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; renewed tickets",
+        "Apache Hadoop 3.5.0 and 3.4.2, namenode and datanode killed; renewed and expired tickets",
         Status.EXPERIMENTAL,
         schemes=("webhdfs",),
     ),
