@@ -38,8 +38,9 @@ def test_versions_are_those_that_tests_pin():
     [
         ({"scheme": "file", "master": "local[2]"}, []),
         ({"scheme": "file", "master": "spark://host:7077"}, []),
+        ({"scheme": "file", "master": "yarn"}, ["YARN"]),
         ({"scheme": "abfss"}, ["Google Cloud Storage, Azure"]),
-        ({"scheme": "file", "master": "k8s://https://host"}, ["Kubernetes"]),
+        ({"scheme": "file", "master": "k8s://https://host"}, []),
         ({}, []),
     ],
 )

@@ -97,7 +97,7 @@ COMPONENTS: Final = (
     ),
     Component(
         "HDFS",
-        "Apache Hadoop 3.5.0 and 3.4.2, a namenode and a datanode, both killed; renewed tickets",
+        "Apache Hadoop 3.5.0 and 3.4.2, namenode and datanode killed; renewed and expired tickets",
         Status.EXPERIMENTAL,
         schemes=("webhdfs",),
     ),
@@ -115,7 +115,7 @@ COMPONENTS: Final = (
     Component(
         "Kubernetes",
         "Kubernetes 1.34.4 of one node, Spark in its pods in both deploy modes, each part killed",
-        Status.EXPERIMENTAL,
+        Status.TESTED,
         masters=("k8s://",),
     ),
     Component(

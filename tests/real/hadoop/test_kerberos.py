@@ -155,14 +155,17 @@ def test_a_run_whose_ticket_expires_ends_as_one_that_another_try_resumes(
 ) -> None:
     """Its error says what to do; with a new ticket the next driver ends exactly."""
     job = Job(secured, location, drivers, files=FILES)
-    kdc.log_in()
-    driver = job.start(HADOOP_CONF_DIR=str(secured.conf))
+    with kdc.renewing():
+        driver = job.start(HADOOP_CONF_DIR=str(secured.conf))
+        job.await_epochs(driver, 1)
     code = driver.wait()
     driver.end_group()
     print(f"exit code {code}: {driver.log[-1500:]}")
     with kdc.renewing():
+        published = job.epochs()
         job.finish(HADOOP_CONF_DIR=str(secured.conf))
 
         job.check_exact()
+    assert 1 <= published < FILES
     assert EXIT_RETRY == code, driver.log[-4000:]
     assert "kinit" in driver.log

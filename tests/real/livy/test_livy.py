@@ -13,7 +13,6 @@ from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.runtime.base.runtime_zip import write_package
 from airflow_provider.runtime.testing import launchers
 from airflow_provider.runtime.testing.launchers import LauncherCase, RacingLauncherContract
-from tests.airflow.conftest import callable_outside_of_a_task  # noqa: F401 - a fixture
 from tests.real.hadoop.tasks import ENTRY, Task
 from tests.real.livy.server import Livy, running
 
@@ -46,7 +45,7 @@ class TestRealLivy(RacingLauncherContract):
 def task(
     livy: Livy,
     tmp_path: Path,
-    callable_outside_of_a_task: None,  # noqa: F811
+    callable_outside_of_a_task: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Task]:
     """A task whose driver is a batch."""

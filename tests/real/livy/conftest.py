@@ -1,0 +1,5 @@
+"""What a task of the tests needs; it also sets the path that the tests' helpers are found through."""
+
+from __future__ import annotations
+
+from tests.airflow.conftest import callable_outside_of_a_task  # noqa: F401 - a fixture
