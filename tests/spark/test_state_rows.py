@@ -72,7 +72,8 @@ def read(spark, location, batches):
     checkpoint = str(location.checkpoint())
     return {
         batch: sum(
-            present(each.state_rows) for each in read_state_operators(spark, checkpoint, batch=batch)
+            present(each.state_rows)
+            for each in read_state_operators(spark, checkpoint, batch=batch)
         )
         for batch in batches
     }
