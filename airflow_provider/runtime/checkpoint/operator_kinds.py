@@ -144,12 +144,13 @@ UNKNOWN: Final = "unknown"
 JOIN: Final = "symmetricHashJoin"
 AGGREGATION: Final = "stateStoreSave"
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
+DEDUPE: Final = "dedupe"
 LIMIT: Final = "globalLimit"
 
 KINDS: Final = (
     OperatorKind(AGGREGATION, "aggregation", waiting=_AGGREGATED),
     OperatorKind(SESSIONS, "session windows", StateLayout.SESSIONS, waiting=_AGGREGATED),
-    OperatorKind("dedupe", "deduplication"),
+    OperatorKind(DEDUPE, "deduplication"),
     OperatorKind(
         "dedupeWithinWatermark",
         "deduplication within the watermark",

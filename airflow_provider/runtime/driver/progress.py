@@ -253,7 +253,7 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
 
 
 def _sum(operators: list[dict[str, Any]] | None, metric: str) -> int | None:
-    return None if operators is None else sum(each.get(metric, 0) for each in operators)
+    return None if operators is None else sum_of(each.get(metric, 0) for each in operators)
 
 
 def _rate(value: float | None) -> float | None:

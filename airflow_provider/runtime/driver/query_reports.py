@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir.query_reports import (
     SinkProgress,
     SourceProgress,
 )
+from airflow_provider.runtime.jobdir.row_counts import sum_of
 from airflow_provider.runtime.queries.accounting import check_row_counts, row_counts_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class QueryReporter:
             rows_read=counts.rows_read(),
             batch=reading.batch,
             watermark=reading.watermark,
-            state_rows=sum(each.state_rows or 0 for each in reading.operators),
+            state_rows=sum_of([each.state_rows for each in reading.operators]),
             backlog=reading.backlog,
             tasks=reading.tasks,
             batch_sizing=reading.batch_sizing,

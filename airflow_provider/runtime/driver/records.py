@@ -311,7 +311,7 @@ def _state_operators(job: LoadedJob, directory: JobDirectory, query: Query) -> l
     if not query.logs.is_stateful():
         return []
     last_commit = query.logs.position().last_commit
-    reported = reported_state(query.definition.df.sparkSession, query.reading(), last_commit)
+    reported = reported_state(query.reading(), last_commit)
     location = directory.checkpoint(query.name).url
     planned = query.definition.topology.operators
     return reported or read_state_operators(job.spark, spark_url(location), planned)

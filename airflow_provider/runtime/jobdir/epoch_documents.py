@@ -46,6 +46,8 @@ class EpochRecord(Document):
         event_times: the least and greatest event time of the rows of this epoch, in milliseconds;
             None when not known, and without rows.
         corrected: the same of the corrected records that the epoch has read; None without any.
+        state_rows: rows in state after this epoch, by the id of the stateful operator; None when
+            not known, and without state.
     """
 
     CONTENTS = Contents.FACTS
@@ -77,6 +79,7 @@ class EpochRecord(Document):
     commit: str | None = None
     event_times: EventTimes | None = dataclasses.field(default=None, metadata=OMITTED)
     corrected: EventTimes | None = dataclasses.field(default=None, metadata=OMITTED)
+    state_rows: dict[Name, NonNegative] | None = dataclasses.field(default=None, metadata=OMITTED)
 
     @property
     def rows_written(self) -> int:
@@ -265,6 +268,7 @@ class BatchCounts:
         pushed: by source, the filters by which its reader leaves out rows uncounted.
         event_times: the least and greatest event time that it writes; None when not known.
         corrected: the same of the corrected records that it has read; None without any.
+        state_rows: rows in state after it, by operator; None when not known, and without state.
     """
 
     read: int | None = 0
@@ -275,6 +279,7 @@ class BatchCounts:
     pushed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     event_times: EventTimes | None = None
     corrected: EventTimes | None = None
+    state_rows: Mapping[str, int] | None = None
 
 
 CountRows = Callable[[], BatchCounts]
@@ -297,7 +302,10 @@ def add_each(
 def totals_after(
     ours: EpochRecord | None, batch: BatchCounts, quarantined: int | None = 0
 ) -> dict[str, Any]:
-    """Return the record fields that count the run up to and with an epoch, and its event times."""
+    """Return the record fields with the counts of the run up to and with an epoch.
+
+    Its event times are those of the epoch alone.
+    """
     was_minimum = ours is not None and ours.late_minimum
     before = ours.taps if ours else {}
     taps = {name: count.after(before.get(name)).to_dict() for name, count in batch.taps.items()}
@@ -316,6 +324,7 @@ def totals_after(
         "quarantined_rows": add_rows(ours.quarantined_rows if ours else 0, quarantined),
         "event_times": batch.event_times,
         "corrected": batch.corrected,
+        "state_rows": None if batch.state_rows is None else dict(batch.state_rows),
     }
 
 

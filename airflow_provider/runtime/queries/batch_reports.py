@@ -15,12 +15,12 @@ from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
 from airflow_provider.runtime.queries.spark_state import OperatorRows
+from airflow_provider.runtime.queries.state_rows import StateRows
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_provider.runtime.jobdir.query_reports import BatchSizing, TaskCounts
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ROWS_COUNTED: Final = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 _RUN: Final = "addBatch"  # a phase that only a batch has: a query that waits reports, too
 
 
@@ -64,6 +63,7 @@ class Reading:
         batch_sizing: the size of the next batch and the reason; None if batches are not fitted.
         idle: the sources that hold no watermark back, because they deliver no rows.
         unread_input: input that was listed and not read, a sentence each.
+        spark_counts: whether Spark itself has counted the rows in state.
     """
 
     batch: int | None = None
@@ -74,6 +74,7 @@ class Reading:
     batch_sizing: BatchSizing | None = None
     idle: tuple[str, ...] = ()
     unread_input: tuple[str, ...] = ()
+    spark_counts: bool = True
 
 
 class BatchReports:
@@ -83,6 +84,7 @@ class BatchReports:
     """
 
     def __init__(self, sources: Sequence[SourceDefinition] = ()) -> None:
+        self.state_rows = StateRows()
         self._sources = sources
         self._seen = -1
         self._new: list[BatchReport] = []
@@ -124,13 +126,19 @@ class BatchReports:
         except (OSError, SparkStreamError) as error:
             log.debug("whether a last batch was committed is not known: %s", error)
 
+    def last(self, query: StreamingQuery) -> dict[str, Any] | None:
+        """Return the last report of a running query; None before the first."""
+        progress = query._jsq.lastProgress()
+        return self.state_rows.told(_read(progress)) if progress is not None else None
+
     def take(self) -> list[BatchReport]:
         new, self._new = self._new, []
         return new
 
     def _with_notes(self, report: BatchReport) -> BatchReport:
         notes = self._notes.pop(report.progress["batchId"], {})
-        return report._replace(sources=self._sources, **notes)
+        progress = self.state_rows.told(report.progress)
+        return report._replace(progress=progress, sources=self._sources, **notes)
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:
         last = query._jsq.lastProgress()
@@ -204,13 +212,10 @@ def reading_of(
     )
 
 
-def reported_state(spark: SparkSession, reading: Reading, batch: int) -> list[OperatorRows]:
-    """Return the operators of Spark's report of a batch; empty if it has none, or counts no rows.
-
-    With the setting off Spark reports 0 rows, whatever is there.
-    """
-    is_counted = str(spark.conf.get(_ROWS_COUNTED, "true")).lower() == "true"
-    return [*reading.operators] if is_counted and reading.batch == batch else []
+def reported_state(reading: Reading, batch: int) -> list[OperatorRows]:
+    """Return the operators as they were reported after a batch; empty if the rows are not known."""
+    is_known = all(each.state_rows is not None for each in reading.operators)
+    return [*reading.operators] if is_known and reading.batch == batch else []
 
 
 def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
@@ -226,12 +231,6 @@ def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
     if not behind:
         return {}
     return {"minOffsetsBehindLatest": min(behind), "maxOffsetsBehindLatest": max(behind)}
-
-
-def last_progress_of(query: StreamingQuery) -> dict[str, Any] | None:
-    """Return Spark's last progress of a query; None before the first."""
-    progress = query._jsq.lastProgress()
-    return _read(progress) if progress is not None else None
 
 
 def _read(progress: Any) -> dict[str, Any]:

@@ -91,9 +91,10 @@ def next_step_of(query: Query, checkpoint: Storage) -> DrainStep:
 def ignored_timers(query: Query, checkpoint: Storage) -> dict[int, int | None]:
     """Return, by operator, the timers that callbacks registered in the drain of a query."""
     position = query.logs.position()
-    if not is_of_drain(position.watermark_ms):
+    reader = _DrainReader(query, spark_url(checkpoint.url))
+    if not is_of_drain(position.watermark_ms) or not reader.may_have_timers():
         return {}
-    left = _DrainReader(query, spark_url(checkpoint.url)).left_after(position.last_commit)
+    left = reader.left_after(position.last_commit)
     return {each.id: None if each.rows is None else each.ignored for each in left}
 
 
@@ -136,11 +137,24 @@ class _DrainReader:
             for kind in [kind_named(placed.shape.kind)]
         )
 
-    def _operators(self, batch: int) -> list[OperatorRows]:
-        reported = reported_state(self._spark, self._query.reading(), batch)
-        return reported or read_state_operators(
-            self._spark, self._checkpoint, self._definition.topology.operators, batch=batch
+    def may_have_timers(self) -> bool:
+        operators = self._definition.topology.operators
+        return operators is None or any(
+            part.fires_at for each in operators for part in self._waiting_parts(each.id, each.kind)
         )
+
+    def _operators(self, batch: int) -> list[OperatorRows]:
+        """Return the operators with the rows in their state, as Spark has counted or reads them."""
+        reading = self._query.reading()
+        reported = reported_state(reading, batch) if reading.spark_counts else []
+        if reported:
+            return reported
+        planned = self._definition.topology.operators
+        waiting = [e for e in planned or () if self._waiting_parts(e.id, e.kind)]
+        if planned is not None and not waiting:
+            return []
+        only = None if planned is None else {each.id for each in waiting}
+        return read_state_operators(self._spark, self._checkpoint, planned, batch=batch, only=only)
 
     def _may_wait(self, operator: OperatorRows) -> bool:
         # Spark does not count timers among the rows of a state.

@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.spark.versions import Ability, as_stored_option, can, check_can
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -49,10 +49,15 @@ def read_state_operators(
     planned: Sequence[OperatorShape] | None = None,
     *,
     batch: int | None = None,
+    only: Collection[int] | None = None,
 ) -> list[OperatorRows]:
-    """Read the state of the operators after a batch, by default the last one, in plan order."""
+    """Read the state of the operators after a batch, by default the last one, in plan order.
+
+    *only* names the operators that are read and returned, by default all.
+    """
     if not can(spark, Ability.READ_STATE):
-        return [OperatorRows(shape.id, shape.kind, None) for shape in planned or ()]
+        known = [OperatorRows(shape.id, shape.kind, None) for shape in planned or ()]
+        return [each for each in known if only is None or each.id in only]
     prepare_state(spark)
     rows = spark.read.format("state-metadata").load(checkpoint).collect()
     at_batch = {} if batch is None else {"batchId": str(batch)}
@@ -69,6 +74,7 @@ def read_state_operators(
             ),
         )
         for operator, stores in sorted(found.items())
+        if only is None or operator in only
     ]
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.row_policy import RowPolicy
+    from airflow_provider.runtime.queries.state_rows import StateRows
     from airflow_provider.runtime.queries.taps import Tap
     from airflow_provider.runtime.sinks.committer import EpochCommitter, QuarantinedRows
 
@@ -38,6 +39,7 @@ class StreamBatch:
     Args:
         execution: the JVM's ``StreamExecution``; None if the start has failed.
         is_first: whether it is the first batch of a start.
+        state_rows: counts the rows in state.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class StreamBatch:
         *,
         execution: Any | None,
         began: dt.datetime,
+        state_rows: StateRows,
         is_first: bool = False,
     ) -> None:
         self._is_first = is_first
+        self._state_rows = state_rows
         self._query, self._policy, self._number = query, policy, number
         self._execution = execution
         self._began = began
@@ -104,6 +108,7 @@ class StreamBatch:
             pushed=self._find_pushed() if self._is_first else {},
             event_times=event_times_of(self._ran),
             corrected=corrected_times(self._ran.executedPlan(), self._query.sources, rows or {}),
+            state_rows=self._state_rows.ran(self._number, self._ran.executedPlan()),
         )
 
     def _count_sources(self, execution: Any) -> dict[str, int] | None:

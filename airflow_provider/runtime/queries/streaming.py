@@ -14,7 +14,6 @@ from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.queries.accounting import checked_rows
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
-    last_progress_of,
     own_report,
     reading_of,
 )
@@ -34,10 +33,12 @@ from airflow_provider.runtime.queries.named_sources import (
 )
 from airflow_provider.runtime.queries.scanned_input import RepeatedFilesError, ScanGuard
 from airflow_provider.runtime.queries.source_start import changed_at_start
+from airflow_provider.runtime.queries.state_rows import TRACKED
 from airflow_provider.runtime.queries.stream_batch import StreamBatch
 from airflow_provider.runtime.sinks.spark_sink import ReportedRows, SparkSink
+from airflow_provider.runtime.sinks.staging import settings
 from airflow_provider.runtime.sources.file_stream import UnreadFiles
-from airflow_provider.runtime.spark.versions import jobs_refused
+from airflow_provider.runtime.spark.versions import Ability, can, jobs_refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,6 +182,7 @@ class StreamQuery:
         try:
             with (
                 self._empty_batches_left_out(),
+                settings(self.definition.df.sparkSession, self._counting()),
                 naming(self.definition.df.sparkSession, named=is_named),
                 changed_at_start(
                     self.definition,
@@ -194,6 +196,22 @@ class StreamQuery:
                 query.stop()
             raise
         return query
+
+    def _counting(self) -> dict[str, str]:
+        """Return the setting by which Spark counts the rows in state at this start, or not."""
+        spark = self.definition.df.sparkSession
+        asked = spark.conf.get(TRACKED, None)
+        # Without a callback only Spark can count, and a drain has to know the rows.
+        may_count = self.committer is not None and can(spark, Ability.READ_STATE)
+        last = self.committer.last_record() if self.committer is not None else None
+        is_of_state = last is not None and last.epoch == self._committed_before
+        looks_up = self._reports.state_rows.starts(
+            self._committed_before,
+            last.state_rows if last is not None and is_of_state else None,
+            self.definition.planned if may_count else None,
+            asked=None if asked is None else str(asked).lower() == "true",
+        )
+        return {TRACKED: str(looks_up).lower()} if asked is None else {}
 
     def _arguments(self, how: StartMode) -> dict[str, Any]:
         return {
@@ -307,7 +325,7 @@ class StreamQuery:
                 self._query.stop()
 
     def last_progress(self) -> dict[str, Any] | None:
-        progress = last_progress_of(self._query) if self._query is not None else None
+        progress = self._reports.last(self._query) if self._query is not None else None
         return progress if progress is not None else self._progress
 
     def reading(self) -> Reading:
@@ -318,6 +336,7 @@ class StreamQuery:
             batch_sizing=sizer.describe() if sizer is not None else None,
             idle=tuple(times.idle()) if times is not None else (),
             unread_input=tuple(self._unread_input.values()),
+            spark_counts=self._reports.state_rows.spark_counts,
         )
 
     def new_batches(self) -> list[BatchReport]:
@@ -384,6 +403,7 @@ class StreamQuery:
                 batch,
                 execution=execution,
                 began=began,
+                state_rows=self._reports.state_rows,
                 is_first=self._is_first,
             )
             rows.stage(epochs, df, logged)

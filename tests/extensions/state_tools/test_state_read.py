@@ -200,7 +200,7 @@ def run_case(spark: SparkSession, case: Case, conf: dict[str, str], source: Path
         time.sleep(0.02)
     query.stop()
     query.awaitTermination()
-    reported = reported_state(spark, reading_of(json.loads(progress.json)), progress["batchId"])
+    reported = reported_state(reading_of(json.loads(progress.json)), progress["batchId"])
     assert reported
     assert reported == read_state_operators(session, str(to))
 
