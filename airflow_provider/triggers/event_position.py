@@ -18,20 +18,24 @@ class Position:
     Attributes:
         number: of reported events, which only grows.
         state: of the source of events after the last of them; plain JSON.
+        ahead: the events that may have been reported after it, as they were found: each has ``id``,
+            ``payload`` and ``state``.
     """
 
     number: int
     state: dict[str, Any]
+    ahead: tuple[dict[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"v": 1, "number": self.number, "state": self.state}
+        ahead = {"ahead": [*self.ahead]} if self.ahead else {}
+        return {"v": 1, "number": self.number, "state": self.state, **ahead}
 
     @classmethod
     def from_dict(cls, raw: Any) -> Position | None:
         """Return what :meth:`to_dict` has written; None for anything else, such as nothing."""
         if not isinstance(raw, dict) or not isinstance(raw.get("number"), int):
             return None
-        return cls(raw["number"], dict(raw["state"]))
+        return cls(raw["number"], dict(raw["state"]), tuple(raw.get("ahead", ())))
 
     def is_newer(self, stored: Position | None) -> bool:
         return stored is None or self.number > stored.number

@@ -14,12 +14,15 @@ reports the same events with the same ids. A triggerer that hangs, is presumed d
 repeat ``burst`` events at most, with the same ``id``; it reads the position before it yields more.
 Where the listener cannot store the position (another ``[state_store] backend``, no plugins, no
 state store: then in a variable), the trigger stores it after the event, and a kill in between
-repeats that event.
+repeats that event. In a variable it stores the event before, too, and repeats it as it was: found
+again it could be another one, since its period may have been revised, and its consumer would take
+it for the first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 import functools
 import itertools
@@ -130,11 +133,14 @@ class StreamEventTrigger(BaseEventTrigger):
             position = await store.replace(Position(position.number, await poll(add)))
         after_s = 0.0
         while True:
-            steps = await poll(functools.partial(self._next, position.state), after_s=after_s)
+            steps = _announced(position) or await poll(
+                functools.partial(self._next, position.state), after_s=after_s
+            )
             stored, after_s = await store.get(), self.poll_interval
             if stored is not None and stored.is_newer(position):  # another triggerer has gone on
                 position = stored
                 continue
+            await store.announce(position, steps)
             for step in steps:
                 position = Position(position.number + 1, step.state)
                 yield TriggerEvent(store.payload(step, position))  # type: ignore[no-untyped-call]
@@ -177,6 +183,13 @@ class StreamEventTrigger(BaseEventTrigger):
         return found
 
 
+def _announced(position: Position) -> list[EventStep]:
+    """Return the events that a triggerer may have reported before it died."""
+    from airflow_provider.runtime.observe.events import EventStep
+
+    return [EventStep(**each) for each in position.ahead]
+
+
 class PositionStore:
     """The position of a trigger, in the state store of the assets that it watches for."""
 
@@ -199,6 +212,12 @@ class PositionStore:
         if stored is None:
             await self._put(position)
         return stored or position
+
+    async def announce(self, position: Position, steps: Sequence[EventStep]) -> None:
+        """Store what will be reported, where no transaction stores the position with an event."""
+        if not has_asset_state():
+            ahead = tuple(dataclasses.asdict(step) for step in steps)
+            await self._put(dataclasses.replace(position, ahead=ahead))
 
     async def replace(self, position: Position) -> Position:
         """Store a position in the place of one of the same number; return it."""

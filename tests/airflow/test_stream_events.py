@@ -286,6 +286,48 @@ def test_a_revised_hour_is_registered_once_wherever_a_triggerer_dies(
 
 
 @pytest.mark.long
+def test_an_event_that_is_repeated_hides_no_revision(
+    tmp_path: Path, airflow: Callable[..., Airflow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    As in an Airflow whose assets have no state store: a triggerer dies after an event and before
+    its position is stored, and the hour is revised. Its event comes again, and then the revision.
+    """
+    variables = Variables()
+    monkeypatch.setattr(stream_events, "has_asset_state", lambda: False)
+    monkeypatch.setattr(stream_events, "VariableStore", lambda: variables)
+    job = HourlyJob(tmp_path / "job")
+    for hour in range(3):
+        job.run(hour)
+    db = airflow(hours_of_job(job))
+
+    async def live(count: int) -> list[str]:
+        events = db.start().run()
+        return [(await next_event(events)).payload["id"] for _ in range(count)]
+
+    before = asyncio.run(live(3))
+    job.run(2, job.undo_for_replay(2))
+    after = asyncio.run(live(2))
+    job.bench.close()
+
+    assert [f"complete:{ended(hour)}" for hour in range(3)] == before
+    assert [before[-1], f"revised:r2:1:{ended(2)}"] == after
+
+
+class Variables:
+    """Stands for the variables of Airflow."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    async def aget(self, key: str) -> Any:
+        return json.loads(self._values.get(key, "null"))
+
+    async def aset(self, key: str, value: Any) -> None:
+        self._values[key] = json.dumps(value)
+
+
+@pytest.mark.long
 def test_revisions_may_be_asked_for_later(tmp_path: Path, airflow: Callable[..., Airflow]) -> None:
     """The position of the watcher stays; corrections from before are not reported."""
     job = HourlyJob(tmp_path / "job")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
@@ -15,7 +17,10 @@ def operator(kind, setting="append", keys=("bigint",)):
 
 GROUPS = operator("stateStoreSave")
 OUTER = operator("symmetricHashJoin", "LeftOuter")
-REPORT = {"batchId": 4, "stateOperators": [{"operatorName": "stateStoreSave", "numRowsTotal": 0}]}
+REPORT: dict[str, Any] = {
+    "batchId": 4,
+    "stateOperators": [{"operatorName": "stateStoreSave", "numRowsTotal": 0}],
+}
 
 
 @pytest.mark.parametrize(
