@@ -40,6 +40,7 @@ REPORT: dict[str, Any] = {
     ],
 )
 def test_only_some_operators_report_all_of_their_changes(planned, is_told):
+    """Aggregations with keys, deduplications and inner joins do; others have Spark count."""
     assert is_told == is_told_by_changes(planned)
 
 
@@ -59,10 +60,12 @@ def test_only_some_operators_report_all_of_their_changes(planned, is_told):
 def test_spark_looks_rows_up_where_nothing_else_counts(
     committed, recorded, planned, asked, looks_up
 ):
+    """It depends on the operators, on what is known of the rows before, and on the user's setting."""
     assert looks_up == StateRows().starts(committed, recorded, planned, asked=asked)
 
 
 def test_reports_of_spark_are_left_where_it_counts():
+    """A number that Spark has looked up is not replaced."""
     rows = StateRows()
     rows.starts(3, None, (GROUPS,))
 
@@ -82,6 +85,7 @@ def test_unknown_rows_are_not_reported_as_none_at_all():
 
 
 def test_a_query_that_waits_reports_the_rows_of_its_last_batch():
+    """Spark reports it under the number of the batch to come."""
     rows = StateRows()
     rows.starts(3, {"0": 7}, (GROUPS,))
 

@@ -1,4 +1,4 @@
-"""What a task of the tests needs; it also sets the path that the tests' helpers are found through."""
+"""What a task of the tests needs outside of Airflow."""
 
 from __future__ import annotations
 
