@@ -1,4 +1,4 @@
-"""What a task of the tests needs outside of Airflow."""
+"""Fixtures of the tests with Livy."""
 
 from __future__ import annotations
 
