@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
+from airflow_provider.runtime.queries import state_rows
 from airflow_provider.runtime.queries.planned_operators import PlannedOperator
 from airflow_provider.runtime.queries.state_rows import StateRows, is_told_by_changes
 
@@ -99,3 +100,16 @@ def test_a_reset_query_begins_without_rows():
     rows.starts(-1, None, (GROUPS,))
 
     assert rows.told({**REPORT, "batchId": 0})["stateOperators"][0]["numRowsTotal"] is None
+
+
+def test_a_count_that_is_lost_is_not_begun_again_at_zero(monkeypatch):
+    """After a batch whose changes could not be read, the rows stay unknown until another start."""
+    plans = {"unreadable": None, "readable": {"0": 8}}
+    monkeypatch.setattr(state_rows, "_rows_after", lambda plan, before: plans[plan])
+    rows = StateRows()
+    rows.starts(3, {"0": 7}, (GROUPS,))
+
+    assert rows.ran(4, "unreadable") is None
+    assert rows.told(REPORT)["stateOperators"][0]["numRowsTotal"] is None
+    assert rows.ran(5, "readable") is None
+    assert rows.starts(5, None, (GROUPS,))

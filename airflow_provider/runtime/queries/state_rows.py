@@ -66,7 +66,7 @@ class StateRows:
     """
 
     def __init__(self) -> None:
-        self._after: dict[int, RowsInState] = {}
+        self._after: dict[int, RowsInState | None] = {}
         self._way = _Way.NONE
 
     def starts(
@@ -108,15 +108,14 @@ class StateRows:
 
         if self._way in {_Way.NONE, _Way.UNKNOWN}:
             return None
-        before = self._after.get(batch - 1, {}) if self._way is _Way.CHANGES else None
-        try:
-            found = _rows_after(plan, before)
-        except Py4JError as error:
-            log.debug("how many rows are in state after batch %d is not known: %s", batch, error)
-            found = None
-        if found is None:
-            self._after.pop(batch, None)
-            return None
+        by_changes = self._way is _Way.CHANGES
+        before = self._after.get(batch - 1) if by_changes else None
+        found = None
+        if before is not None or not by_changes:
+            try:
+                found = _rows_after(plan, before)
+            except Py4JError as error:
+                log.debug("the rows in state after batch %d are not known: %s", batch, error)
         self._after[batch] = found
         self._after.pop(batch - _KEPT_BATCHES, None)
         return found
@@ -127,7 +126,7 @@ class StateRows:
         if self.spark_counts or not operators:
             return progress
         batch = min(progress["batchId"], max(self._after, default=-1))
-        rows = self._after.get(batch, {})
+        rows = self._after.get(batch) or {}
         counted = [
             {**each, "numRowsTotal": rows.get(str(number))} for number, each in enumerate(operators)
         ]
