@@ -18,6 +18,7 @@ from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.row_policy import RowPolicy
 from airflow_provider.runtime.queries.streaming import StreamQuery
 from airflow_provider.runtime.storage.open import open_storage
+from tests.declaring import declared
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +32,9 @@ class LateJob:
     def __init__(self):
         self.in_batch = threading.Event()
         self.may_go_on = threading.Event()
+
+    def last_record(self):
+        """Return the record of the last epoch: there is none."""
 
     def pre_commit(self, df, batch, *counters, check, **_):
         self.in_batch.set()
@@ -57,10 +61,20 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
     Spark's stop cancels the jobs of its moment; one submitted just after it is refused as well.
     """
     write_events(location.input, [(1, "a", 1)])
-    events = spark.readStream.schema("t timestamp, k string, v long").csv(str(location.input))
+    columns = "t timestamp, k string, v long"
+    events = spark.readStream.schema(columns).csv(str(location.input))
+    source = declared(
+        "events",
+        watermark=None,
+        format="csv",
+        path=str(location.input),
+        schema=columns,
+        options={},
+        bounded=True,
+    )
     checkpoint = location.root / "checkpoint"
     epochs: Any = LateJob()
-    definition = QueryDefinition("late", events, (), "append", operators=(), sources=())
+    definition = QueryDefinition("late", events, (), "append", operators=(), sources=(source,))
     query = StreamQuery(
         definition,
         checkpoint=str(checkpoint),

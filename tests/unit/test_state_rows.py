@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.queries import state_rows
 from airflow_provider.runtime.queries.planned_operators import PlannedOperator
-from airflow_provider.runtime.queries.state_rows import StateRows, is_told_by_changes
+from airflow_provider.runtime.queries.state_rows import StateRows, follows_from_changes
 
 
 def operator(kind, setting="append", keys=("bigint",)):
@@ -25,7 +25,7 @@ REPORT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("planned", "is_told"),
+    ("planned", "follows"),
     [
         (GROUPS, True),
         (operator("stateStoreSave", keys=()), False),  # its only row is updated without input, too
@@ -40,9 +40,9 @@ REPORT: dict[str, Any] = {
         (operator("a later one of Spark's"), False),
     ],
 )
-def test_only_some_operators_report_all_of_their_changes(planned, is_told):
+def test_only_some_operators_report_all_of_their_changes(planned, follows):
     """Aggregations with keys, deduplications and inner joins do; others have Spark count."""
-    assert is_told == is_told_by_changes(planned)
+    assert follows == follows_from_changes(planned)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_reports_of_spark_are_left_where_it_counts():
     rows.starts(3, None, (GROUPS,))
 
     assert rows.spark_counts
-    assert REPORT == rows.told(REPORT)
+    assert REPORT == rows.in_report(REPORT)
 
 
 def test_unknown_rows_are_not_reported_as_none_at_all():
@@ -81,7 +81,7 @@ def test_unknown_rows_are_not_reported_as_none_at_all():
 
     assert not rows.spark_counts
     assert rows.ran(4, plan=None) is None
-    assert [None] == [each["numRowsTotal"] for each in rows.told(REPORT)["stateOperators"]]
+    assert [None] == [each["numRowsTotal"] for each in rows.in_report(REPORT)["stateOperators"]]
     assert 0 == REPORT["stateOperators"][0]["numRowsTotal"]
 
 
@@ -90,7 +90,7 @@ def test_a_query_that_waits_reports_the_rows_of_its_last_batch():
     rows = StateRows()
     rows.starts(3, {"0": 7}, (GROUPS,))
 
-    assert [7] == [each["numRowsTotal"] for each in rows.told(REPORT)["stateOperators"]]
+    assert [7] == [each["numRowsTotal"] for each in rows.in_report(REPORT)["stateOperators"]]
 
 
 def test_a_reset_query_begins_without_rows():
@@ -99,7 +99,7 @@ def test_a_reset_query_begins_without_rows():
     rows.starts(0, {"0": 7}, (GROUPS,))
     rows.starts(-1, None, (GROUPS,))
 
-    assert rows.told({**REPORT, "batchId": 0})["stateOperators"][0]["numRowsTotal"] is None
+    assert rows.in_report({**REPORT, "batchId": 0})["stateOperators"][0]["numRowsTotal"] is None
 
 
 def test_a_count_that_is_lost_is_not_begun_again_at_zero(monkeypatch):
@@ -110,6 +110,6 @@ def test_a_count_that_is_lost_is_not_begun_again_at_zero(monkeypatch):
     rows.starts(3, {"0": 7}, (GROUPS,))
 
     assert rows.ran(4, "unreadable") is None
-    assert rows.told(REPORT)["stateOperators"][0]["numRowsTotal"] is None
+    assert rows.in_report(REPORT)["stateOperators"][0]["numRowsTotal"] is None
     assert rows.ran(5, "readable") is None
     assert rows.starts(5, None, (GROUPS,))

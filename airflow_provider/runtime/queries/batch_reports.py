@@ -129,7 +129,7 @@ class BatchReports:
     def last(self, query: StreamingQuery) -> dict[str, Any] | None:
         """Return the last report of a running query; None before the first."""
         progress = query._jsq.lastProgress()
-        return self.state_rows.told(_read(progress)) if progress is not None else None
+        return self.state_rows.in_report(_read(progress)) if progress is not None else None
 
     def take(self) -> list[BatchReport]:
         new, self._new = self._new, []
@@ -137,7 +137,7 @@ class BatchReports:
 
     def _with_notes(self, report: BatchReport) -> BatchReport:
         notes = self._notes.pop(report.progress["batchId"], {})
-        progress = self.state_rows.told(report.progress)
+        progress = self.state_rows.in_report(report.progress)
         return report._replace(progress=progress, sources=self._sources, **notes)
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:

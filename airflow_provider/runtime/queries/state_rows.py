@@ -42,7 +42,7 @@ RowsInState = dict[str, int]
 """Rows by the id of the stateful operator."""
 
 
-def is_told_by_changes(operator: PlannedOperator) -> bool:
+def follows_from_changes(operator: PlannedOperator) -> bool:
     """Whether the rows in an operator's state follow from the changes that it reports."""
     kind = operator.shape.kind
     if kind == AGGREGATION:
@@ -88,7 +88,7 @@ class StateRows:
         known: Mapping[str, int] | None = {} if committed < 0 else self._after.get(committed)
         known = recorded if known is None else known
         self._after = {} if known is None else {committed: dict(known)}
-        are_such = planned is not None and all(map(is_told_by_changes, planned))
+        are_such = planned is not None and all(map(follows_from_changes, planned))
         if planned is not None and not planned:
             self._way = _Way.NONE
         elif are_such and known is not None and not asked:
@@ -120,7 +120,7 @@ class StateRows:
         self._after.pop(batch - _KEPT_BATCHES, None)
         return found
 
-    def told(self, progress: dict[str, Any]) -> dict[str, Any]:
+    def in_report(self, progress: dict[str, Any]) -> dict[str, Any]:
         """Put the counted rows into Spark's report of a batch, which then has None for unknown."""
         operators = progress.get("stateOperators")
         if self.spark_counts or not operators:
