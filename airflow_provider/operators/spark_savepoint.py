@@ -38,8 +38,8 @@ class SparkSavepointOperator(SlicedOperator):
     The stream does not pause, and the task needs no Spark connection. A retry finds the savepoint
     that an earlier try has completed. See docs/savepoints.md.
 
-    XCom: ``url``, ``name``, ``taken``, ``aligned``, ``bytes`` and, for each query, ``batch`` and
-    ``watermark``. The ``extra`` of each outlet asset's event has them, too.
+    XCom, and the ``extra`` of each outlet asset's event: ``url``, ``name``, ``taken``, ``aligned``,
+    ``bytes`` and, for each query, ``batch`` and ``watermark``.
 
     Args:
         job_dir: the job directory.

@@ -79,8 +79,7 @@ class SparkStreamingOperator(DriverOperator):
     """Run a Structured Streaming job until its final checkpoint has committed.
 
     The task succeeds only with a verified final checkpoint: all batches are committed, and all
-    output is published. A retry or a clear resumes the run, or adopts its live driver. It never
-    starts a second driver. See docs/airflow.md.
+    output is published. A retry or a clear resumes the run, or adopts its live driver.
 
     XCom: the final checkpoint. A run that is handed over returns a report with the ``outcome``
     RUNNING, and a failed run its failure under the key ``failure``

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 class SparkWatermarkSensor(BaseSensorOperator):
     """Wait until the output of a stream is complete up to an event time.
 
-    Complete means: the watermark of the last published batch has reached that time. Every earlier
-    row that was read is in the output, or was counted as late. A query without windows may still
-    write late rows. A FINISHED job is complete permanently. No Spark connection is needed. See
-    docs/events.md.
+    The watermark of the last published batch must reach that time. Late rows may still come, and a
+    query without windows writes them. A FINISHED job is complete permanently. No Spark connection
+    is needed. See docs/events.md.
 
     XCom: for each query, the event time up to which its output is complete; ``end`` after a drain.
 

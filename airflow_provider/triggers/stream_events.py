@@ -59,8 +59,7 @@ class StreamEventTrigger(BaseEventTrigger):
     Args:
         job_dir: the job directory; it may still be empty.
         poll_interval: seconds between two polls.
-        burst: the most events to report together. With 1, each event starts its own DAG run:
-            Airflow merges events that arrive while it creates a run (apache/airflow#56050).
+        burst: the most events to report together. With 1, each event starts its own DAG run.
         storage_conn_id: the connection of type ``aws`` with the S3 credentials; by default
             ``[spark_stream] storage_conn_id``, then the environment's credentials.
         stored: ``v``, the version of stored arguments, and arguments of another version; a DAG

@@ -24,8 +24,8 @@ class SparkCompareOperator(CommandOperator):
     It runs ``spark-stream verify``, or with *job* ``spark-stream compare``, on the worker, and
     changes no real output. See docs/test-a-job.md.
 
-    XCom: ``verdict``, ``equal`` and ``report``, the lines of the report, such as for the ``body``
-    of an ``ApprovalOperator``.
+    XCom: ``verdict``, ``equal`` and ``report``, whose lines fit the ``body`` of an
+    ``ApprovalOperator``.
 
     Args:
         job_dir: the job directory of the run.

@@ -51,11 +51,10 @@ class SparkUpgradeOperator(DriverOperator):
     savepoint, starts the new version from it and watches it for *trial_period*. A retry or a clear
     continues with the last recorded step. See docs/change-a-job.md.
 
-    *Accepted*: the task succeeds, and the driver continues with the new version. XCom, and the
-    ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id``, ``from_savepoint``,
-    with which a ``SparkStreamingOperator`` adopts it, and ``replaces``, the old directory.
-    *Rejected*: the rows of the new version are reverted in every sink, and the task fails
-    permanently. The task of the old version resumes that version.
+    If the new version is accepted, the task succeeds, and the driver continues. XCom, and the
+    ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id``, ``from_savepoint`` and
+    ``replaces``, the old directory. If it is rejected, its rows are reverted in every sink, and the
+    task fails permanently. The old version's task resumes.
 
     Args:
         job: the new version's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
