@@ -19,11 +19,14 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from docs_reference import (
+    HEAD,
     ROOT,
     Docstring,
     Function,
+    argument_row,
     cell,
     found_in,
+    listed,
     maker_of,
     markdown,
     parameters_of,
@@ -151,9 +154,6 @@ MADE_BY: Final = """
 `scripts/docs_operators.py` writes this page from the docstrings."""
 IN_ALL_EVENTS: Final = ("job_dir", "poll_interval", "burst", "storage_conn_id")
 """Arguments that every trigger of events takes."""
-HEAD: Final = "| argument | type, default | meaning |\n|---|---|---|"
-DURATION: Final = "str | float"
-TYPES: Final = {"Mapping": "dict", "Sequence": "list", "Callable": "callable"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,20 +201,7 @@ class Argument:
 
     def row(self, meaning: str) -> str:
         """Return its row in a table."""
-        text, value = cell(meaning), self.default.strip("'")
-        if value and text.startswith(f"{value}:"):
-            text = f"`{value}`{text.removeprefix(value)}"
-        shown = {"": ", required", "None": ""}.get(self.default, f", `{cell(self.default)}`")
-        return f"| `{self.name}` | {self.kind}{shown} | {text[:1].upper()}{text[1:]} |"
-
-    @property
-    def kind(self) -> str:
-        """The type in the words of a DAG file."""
-        given = re.sub(r"\[.*\]", "", self.annotation).removesuffix(" | None")
-        if given == DURATION:
-            return "duration"
-        names = (each.rpartition(".")[2] for each in given.split(" | "))
-        return " or ".join(f"`{TYPES.get(name, name)}`" for name in names)
+        return argument_row(self.name, self.annotation, self.default, meaning)
 
 
 # --- Reading the code ---------------------------------------------------------------------------
@@ -378,7 +365,7 @@ def _main(source: Source) -> Iterator[str]:
         found = [rows.pop(name) for name in _names(title)]
         yield f"### {title}\n"
         if title == PASSED:
-            yield _paragraph(f"{about} {_listed(_names(title))}.")
+            yield _paragraph(f"{about} {listed(_names(title))}.")
         else:
             yield "\n".join([f"{_paragraph(about)}\n{HEAD}", *found]) + "\n"
     if rows:
@@ -394,7 +381,7 @@ def _with_templates(source: Source, left_out: Sequence[str] = ()) -> Iterator[st
     if found:
         names = [each.name for each in _arguments(source) if each.name in found]
         more = ", and those of these groups" if left_out else ""
-        yield _paragraph(f"Fields with templates: {_listed(names)}{more}.")
+        yield _paragraph(f"Fields with templates: {listed(names)}{more}.")
 
 
 def _in_other_places() -> Iterator[str]:
@@ -407,7 +394,7 @@ def _in_other_places() -> Iterator[str]:
             is_usual = each.flag.removeprefix("--") in {usual, each.argument}
             differ += [] if is_usual else [f"`{each.argument}` is `{each.flag}`"]
     yield _paragraph(
-        f"All attempts of a run share {_listed(fixed)}. A retry with another value is "
+        f"All attempts of a run share {listed(fixed)}. A retry with another value is "
         "rejected; but secrets may get new values, and `late` any other than `wait`."
     )
     yield _paragraph(
@@ -422,10 +409,6 @@ def _paragraph(text: str) -> str:
 
 def _names(title: str) -> list[str]:
     return GROUPS[title][1].split()
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def _section(source: Source, main: Source) -> Iterator[str]:
@@ -460,7 +443,7 @@ def _events() -> Iterator[str]:
     for source in sources:
         names = [each.name for each in _arguments(source) if each.name not in IN_ALL_EVENTS]
         about, _, _ = source.docstring.text.partition("\n\n")
-        yield f"| `{source.node.name}` | {cell(about)} | {_listed(names)} |"
+        yield f"| `{source.node.name}` | {cell(about)} | {listed(names)} |"
     for source in sources:
         _, _, more = source.docstring.text.partition("\n\n")
         if more:
