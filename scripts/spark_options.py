@@ -294,9 +294,9 @@ query reads in another way, such as `spark.read`.
 SETTINGS: Final = """\
 ## Settings
 
-You set them with `--conf` or the operator's `conf`, in a connection, in `spark-defaults.conf`, or in
-the job itself. [Settings of Spark](spark-settings.md) explains which one wins. A value is refused
-wherever it comes from.
+You set them with `--conf` or the operator's `conf`, in a connection, in `spark-defaults.conf`, or
+in the job itself. [Settings of Spark](spark-settings.md) explains which one wins. A value is
+refused wherever it comes from.
 """
 MADE_BY: Final = """\
 `scripts/spark_options.py` writes this page from `airflow_provider/runtime/spark/options.txt`.
