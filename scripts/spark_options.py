@@ -343,7 +343,9 @@ def _of_section(section: Section) -> str:
     if rows := [_table_row(row) for row in section.rows.values() if row not in plain]:
         lines += ["| name | Spark | decision | reason |", "|---|---|---|---|", *rows, ""]
     if plain:
-        lines += [textwrap.fill(f"Passed: {', '.join(map(_named, plain))}.", 100, **_WHOLE), ""]
+        names = textwrap.wrap(", ".join(map(_named, plain)), 100, **_WHOLE)
+        lines += ["Passed to Spark:" if rows else "All are passed to Spark:", ""]
+        lines += ["```text", *names, "```", ""]
     return "\n".join(lines)
 
 
@@ -354,7 +356,7 @@ def _is_plain(row: Row) -> bool:
 
 def _named(row: Row) -> str:
     span = _span(row)
-    return f"`{row.name}` ({span})" if span else f"`{row.name}`"
+    return f"{row.name} ({span})" if span else row.name
 
 
 def _table_row(row: Row) -> str:
