@@ -9,6 +9,7 @@ with "the same", "…" or "of" hides its noun. The last lines have the size of e
 
 from __future__ import annotations
 
+import importlib
 import re
 import statistics
 import sys
@@ -130,8 +131,7 @@ def measure_cells(page: str) -> Cells | None:
 def tabs() -> dict[str, list[int]]:
     """Return the words of each page of the site, by tab of ``mkdocs.yml``; generated ones, too."""
     sys.path.insert(0, str(ROOT / "scripts"))
-    import docs_site
-
+    docs_site = importlib.import_module("docs_site")
     files: Mapping[str, bytes] = docs_site.site_files()
     return {
         str(tab): [len(files[name].split()) for name in docs_site.named_in(below) if name in files]
