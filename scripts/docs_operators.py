@@ -34,6 +34,7 @@ from docs_reference import (
 )
 
 from airflow_provider import get_provider_info
+from airflow_provider.hooks.submit_options import NOT_TAKEN
 from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
@@ -366,6 +367,7 @@ def _main(source: Source) -> Iterator[str]:
         yield f"### {title}\n"
         if title == PASSED:
             yield _paragraph(f"{about} {listed(_names(title))}.")
+            yield _paragraph(f"These are rejected, with the reason: {listed(sorted(NOT_TAKEN))}.")
         else:
             yield "\n".join([f"{_paragraph(about)}\n{HEAD}", *found]) + "\n"
     if rows:

@@ -51,7 +51,7 @@ def groups() -> dict[str, dict[str, str | None]]:
         anchor = title.lower().replace(" ", "-")
         found[anchor] = rows(text)
         if anchor == PASSED:  # without a row each
-            _, _, names = text.partition(":")
+            names = text.partition(":")[2].partition("\n\n")[0]
             found[anchor] = dict.fromkeys(NAME.findall(names), "")
     return found
 
