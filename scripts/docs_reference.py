@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import importlib
 import inspect
 import json
 import re
@@ -26,7 +27,7 @@ from airflow_provider.runtime.failures.rules import describe_rules
 from airflow_provider.runtime.observe.samples import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -34,6 +35,54 @@ PACKAGE: Final = ROOT / "airflow_provider"
 SECTION: Final = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 ROLE: Final = re.compile(r":(?:class|func|mod|meth|data|attr|exc):`~?\.?([^`]+)`")
 CODE: Final = re.compile(r"\n\n::\n\n((?:    .*\n?|\n)+)")
+JOB_ABOUT: Final = """\
+# A job's functions
+
+A job is a function that gets a `JobContext`. [Write a job](../write-a-job.md) is the guide. Without
+*required* or a default, an argument is None. A *duration* is a string such as `10 minutes`, or a
+number of seconds. A wrong argument raises `ConfigError`.
+"""
+JOB_NAMES: Final = {
+    "JobContext": "runtime.queries.context",
+    "files": "runtime.sinks.files",
+    "delta": "extensions.delta.tables_out",
+    "iceberg": "extensions.iceberg.tables_out",
+    "postgres": "extensions.postgres.sink",
+    "kafka": "extensions.kafka.sink",
+    "spark_sink": "runtime.sinks.spark_sink",
+    "for_each_batch": "runtime.sinks.spark_sink",
+    "delta_table": "extensions.delta.table_source",
+    "iceberg_table": "extensions.iceberg.source",
+    "run_in_memory": "runtime.samples.in_memory",
+    "preview": "runtime.samples.in_memory",
+    "fails_as": "runtime.failures.classify",
+    "FailureClass": "runtime.errors.explanation",
+}
+"""What a job's file imports, in the order of the page, and where it is defined."""
+_CONTEXT: Final = ("JobContext", JOB_NAMES["JobContext"])
+_CALLBACKS: Final = ("Callbacks", "runtime.queries.callbacks")
+JOB_METHODS: Final = {
+    **dict.fromkeys(("read", "write", "expect", "initial_state"), _CONTEXT),
+    **dict.fromkeys(("on_finish", "on_close"), _CALLBACKS),
+}
+"""The methods that a job calls; others are the driver's and the extensions'."""
+INTERNAL: Final = {"holding"}
+"""Attributes of public classes that are no part of the interface."""
+SHARED: Final = {
+    "iceberg": ("delta", "options keys sequence_by delete_when replace schema_changes"),
+    "postgres": ("delta", "keys sequence_by delete_when replace schema_changes"),
+    "preview": ("run_in_memory", "job inputs params interval conf spark folder"),
+    "initial_state": ("JobContext.read", "name format path schema options"),
+}
+"""Arguments that mean the same for another function, by function."""
+HEAD: Final = "| argument | type, default | meaning |\n|---|---|---|"
+PLAIN: Final = {
+    "callback": "a function without arguments.",
+    "failure_class": "the class.",
+    "rows": "how many rows to take of each source.",
+}
+"""Meanings of arguments that only the text of their functions explains."""
+TYPES: Final = {"Mapping": "dict", "Sequence": "list", "Callable": "callable"}
 MEANING_OF_EXIT: Final = {
     errors.EXIT_OK: "the final checkpoint of the run has committed",
     errors.EXIT_USAGE: "wrong usage or configuration; nothing was written",
@@ -126,38 +175,40 @@ def path_of(module: str) -> Path:
     return ROOT / (module.replace(".", "/") + ".py")
 
 
-def described(node: ast.ClassDef | Function, *, deep: bool = False) -> Iterator[str]:
-    """Yield the section of a class or a function: its text, its arguments, what it raises.
+def described(node: ast.ClassDef | Function, home: str) -> Iterator[str]:
+    """Yield the text of a class or a function, and its arguments or attributes.
 
     Args:
         node: as it is parsed.
-        deep: whether the public methods of a class follow.
+        home: its module in the package, which resolves the defaults.
     """
     docstring = Docstring.of(node)
-    yield f"## {node.name}\n"
-    yield from _described(node, docstring)
-    if deep and isinstance(node, ast.ClassDef):
-        for each in node.body:
-            if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
-                yield f"### {node.name}.{each.name}\n"
-                yield from _described(each, Docstring.of(each))
-
-
-def _described(node: ast.ClassDef | Function, docstring: Docstring) -> Iterator[str]:
     yield docstring.text + "\n"
-    maker = maker_of(node) if isinstance(node, ast.ClassDef) else node
-    is_made_by_us = "Attributes" in docstring.sections
-    rows = [] if is_made_by_us or not maker else list(_arguments(maker, docstring.meanings))
+    if isinstance(node, ast.ClassDef):
+        yield from _attributes(node, docstring)
+        return
+    rows = list(_arguments(node, home))
     if rows:
-        yield "| argument | type | default | meaning |\n|---|---|---|---|"
-        yield "\n".join(rows) + "\n"
-    attributes = docstring.sections.get("Attributes")
-    if attributes:
-        yield "| attribute | meaning |\n|---|---|"
-        yield "\n".join(f"| `{name}` | {cell(text)} |" for name, text in attributes) + "\n"
-    for title in ("Returns", "Raises"):
-        for name, text in docstring.sections.get(title, []):
-            yield f"{title}: {f'`{name}`: ' if name else ''}{text}\n"
+        yield "\n".join([HEAD, *rows]) + "\n"
+    if node.name in SHARED:
+        other, names = SHARED[node.name]
+        anchor = other.lower().replace(".", "")
+        yield f"From [`{other}`](#{anchor}): {listed(names.split())}.\n"
+
+
+def _attributes(node: ast.ClassDef, docstring: Docstring) -> Iterator[str]:
+    attributes = docstring.sections.get("Attributes", [])
+    rows = [f"| `{name}` | {cell(text)} |" for name, text in attributes if name not in INTERNAL]
+    if rows:
+        yield "\n".join(["| attribute | meaning |\n|---|---|", *rows]) + "\n"
+    values = [ast.unparse(each.targets[0]) for each in node.body if isinstance(each, ast.Assign)]
+    if values:
+        yield f"Its values are {listed(values)}.\n"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names of code as a list in a sentence."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def maker_of(node: ast.ClassDef) -> Function | None:
@@ -177,26 +228,69 @@ def parameters_of(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None
             yield argument, default
 
 
-def _arguments(function: Function, meanings: dict[str, str]) -> Iterator[str]:
+def kind_of(annotation: str) -> str:
+    """Return a type in the words of a user's file; a string or a number is a duration."""
+    given = annotation
+    while (shorter := re.sub(r"\[[^\[\]]*\]", "", given)) != given:
+        given = shorter
+    given = given.removesuffix(" | None")
+    if given == "str | float":
+        return "duration"
+    names = dict.fromkeys(each.rpartition(".")[2] for each in given.split(" | "))
+    return " or ".join(f"`{TYPES.get(name, name)}`" for name in names)
+
+
+def argument_row(name: str, annotation: str, default: str, meaning: str) -> str:
+    """Return the row of an argument; without a *default*, as Python writes it, it is required."""
+    text, value = cell(meaning), default.strip("'")
+    if value and text.startswith(f"{value}:"):
+        text = f"`{value}`{text.removeprefix(value)}"
+    shown = {"": ", required", "None": ""}.get(default, f", `{cell(default)}`")
+    return f"| `{name}` | {kind_of(annotation)}{shown} | {text[:1].upper()}{text[1:]} |"
+
+
+def _arguments(function: Function, home: str) -> Iterator[str]:
+    """Yield the rows of a function's arguments without those in ``SHARED``."""
+    meanings = Docstring.of(function).meanings
+    _, shared = SHARED.get(function.name, ("", ""))
     for argument, default in parameters_of(function):
-        kind = f"`{cell(ast.unparse(argument.annotation))}`" if argument.annotation else ""
-        shown = f"`{cell(ast.unparse(default))}`" if default else ""
-        yield f"| `{argument.arg}` | {kind} | {shown} | {cell(meanings.get(argument.arg, ''))} |"
+        if argument.arg in shared.split():
+            continue
+        kind = ast.unparse(argument.annotation) if argument.annotation else ""
+        shown = _default_of(default, home) if default else ""
+        yield argument_row(
+            argument.arg, kind, shown, meanings.get(argument.arg, PLAIN.get(argument.arg, ""))
+        )
+
+
+def _default_of(node: ast.expr, home: str) -> str:
+    if isinstance(node, ast.Name):  # a constant, such as FAIL
+        return repr(getattr(importlib.import_module(f"{PACKAGE.name}.{home}"), node.id))
+    return ast.unparse(node)
 
 
 def job_page() -> str:
-    """Return the page of all that a job uses."""
-    lines = [
-        "# A job's functions\n",
-        "A job is a function that gets a `JobContext`. What this page has is imported from "
-        "`airflow_provider.runtime`.\n",
-    ]
-    for name, home in sorted(_HOMES.items(), key=lambda pair: (pair[0] != "JobContext", pair[0])):
-        path = path_of(f"airflow_provider.runtime.{home}")
-        for node in found_in(path):
-            if node.name == name:
-                lines += described(node, deep=name == "JobContext")
+    """Return the page of what a job's file uses: of a job's context the members that it calls."""
+    if missing := {*_HOMES} - {*JOB_NAMES}:
+        raise LookupError(f"{', '.join(missing)}: public, and not in JOB_NAMES")
+    lines = [JOB_ABOUT]
+    for name, home in JOB_NAMES.items():
+        room = "runtime" if name in _HOMES else home.rpartition(".")[0]
+        lines += [f"## {name}\n", f"`from {PACKAGE.name}.{room} import {name}`\n"]
+        lines += described(_found(name, home), home)
+        for method, owner in JOB_METHODS.items() if name == "JobContext" else ():
+            node = next(
+                each
+                for each in _found(*owner).body
+                if isinstance(each, ast.FunctionDef) and each.name == method
+            )
+            lines += [f"### JobContext.{method}\n", *described(node, owner[1])]
     return "\n".join(lines) + "\n"
+
+
+def _found(name: str, home: str) -> Any:
+    path = path_of(f"{PACKAGE.name}.{home}")
+    return next(node for node in found_in(path) if node.name == name)
 
 
 # --- The command line -------------------------------------------------------------------------
@@ -206,8 +300,8 @@ def commands_page() -> str:
     """Return the page of all commands, of their parsers."""
     lines = [
         "# Commands\n",
-        "`spark-stream COMMAND --help` shows the same. `airflow spark-stream` has these commands "
-        "too, and [check-connection](../airflow.md#check-a-connection). [Exit codes](errors.md).\n",
+        "`spark-stream COMMAND --help` shows these texts. `airflow spark-stream` has the commands, "
+        "too, and [`check-connection`](../airflow.md). [Exit codes](errors.md).\n",
     ]
     for parser in leaves_of(_parser("spark-stream", "", ())):
         lines += [f"## {parser.prog.removeprefix('spark-stream ')}\n"]
@@ -264,8 +358,8 @@ def documents_page() -> str:
     lines = [
         "# Fields of documents\n",
         "Each document of a job directory and of a savepoint, with all its fields, from the "
-        "schemas of [the job directory](../job-directory.md). `[]` is an element of a list, `{}` a "
-        "field of any name.\n",
+        "schemas of [the job directory](../internals/job-directory.md). `[]` is an element of a "
+        "list, `{}` a field of any name.\n",
     ]
     for path in sorted((ROOT / "docs" / "schemas").glob("*.json")):
         schema = json.loads(path.read_text())
@@ -327,8 +421,8 @@ def errors_page() -> str:
             rows.append(f"| `{kind.__name__}` | {parents} | {kind.exit_code} | {cell(first)} |")
     lines = [
         "# Errors, exit codes and failure rules\n",
-        "Every error is one line that names the thing and the fix. [Failures](../failures.md) "
-        "says what follows from a failure's class.\n",
+        "Every error is one line that names the thing and the fix. "
+        "[Troubleshooting](../troubleshooting.md) explains what follows from a failure's class.\n",
         "## Exit codes\n",
         "| exit code | meaning |\n|---|---|",
         *codes,
@@ -352,7 +446,7 @@ def metrics_page() -> str:
     ]
     lines = [
         "# Metrics\n",
-        "Each is a gauge, named `spark_stream.<name>`; [Send metrics](../metrics.md) says where "
+        "Each is a gauge, named `spark_stream.<name>`; [Monitor](../monitor.md) explains where "
         "they go and under which names.\n",
         "| name | one for each | unit | meaning |\n|---|---|---|---|",
         *rows,

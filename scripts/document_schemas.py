@@ -1,7 +1,7 @@
-"""Write what docs/ has of the code: ``schemas/``, ``options.md``, a table of ``job-directory.md``.
+"""Write what docs/ has of the code: ``schemas/``, and the table of ``job-directory.md``.
 
-Run it after a document or an option has changed; a test compares what it would write with what is
-there.
+It also writes ``run_arguments.py``. Run it after a document or an option has changed; a test
+compares what it would write with what is there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from typing import Annotated, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.extensions.upgrades.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.base.typed_json import Check
-from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-from airflow_provider.runtime.jobdir.run_options import Option, RunOptions, options_of
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.run_options import RunOptions
 from airflow_provider.runtime.storage.documents import Document
 
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -44,17 +41,6 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 JOB_DIRECTORY = "docs/job-directory.md"
 _MEMBER = re.compile(r"\{(\w+)\}")
 _BEGINS, _ENDS = "<!-- the documents -->\n", "<!-- end of the documents -->\n"
-
-
-_OPTIONS = """\
-# Options
-
-Each option is one field of a request, which `spark-stream` and the operators make.
-`scripts/document_schemas.py` makes this page. An empty cell under *operator* means that the
-operator decides, or that the Spark connection and `conf=` say it. *same*: all attempts of a run
-share it, and another value is refused. *may differ*: each attempt has its own. *once*: it begins or
-permits something, and no later run inherits it.
-"""
 
 
 _ARGUMENTS = """\
@@ -192,7 +178,6 @@ def pages() -> dict[str, str]:
     return {
         **schemas,
         JOB_DIRECTORY: job_directory_page(kinds),
-        "docs/options.md": options_page(),
         "airflow_provider/runtime/jobdir/run_arguments.py": _ARGUMENTS
         + "".join(f"    {each.name}: {each.annotation}\n" for each in RunOptions.parameters()),
     }
@@ -225,40 +210,6 @@ def _named(member: re.Match[str]) -> str:
     return f"<{member[1].replace('_', ' ')}>"
 
 
-def options_page() -> str:
-    """Return the page of all options: where people give each, and what it means."""
-    rows = [_OPTIONS]
-    of_run = {field.name for field in dataclasses.fields(RunSpec)}
-    for title, kind, known in (
-        ("A run", RunSpec, set[str]()),
-        ("A bootstrap", BootstrapSpec, set[str]()),
-        ("An upgrade, beside the options of a run", UpgradeSpec, of_run),
-    ):
-        rows += [f"## {title}", "", "| command line | operator | request | attempts | meaning |"]
-        rows += ["|---|---|---|---|---|"]
-        for name, option in options_of(kind).items():
-            if name not in known:
-                argument = f"`{option.argument}=`" if option.argument else ""
-                kept = _attempts(option)
-                rows.append(
-                    f"| `{option.flag}` | {argument} | `{name}` | {kept} | {meaning_of(option)} |"
-                )
-        rows.append("")
-    return "\n".join(rows)
-
-
-def meaning_of(option: Option) -> str:
-    """Return an option's meaning for a cell of a table, with its page."""
-    more = f". See [{option.page}]({option.page}.md)" if option.page else ""
-    return option.help.replace("|", "\\|") + more
-
-
-def _attempts(option: Option) -> str:
-    if option.fixed is not None:
-        return "same"
-    return "once" if option.is_once else "may differ"
-
-
 def main() -> None:
     """Write them, and remove schemas of documents that are no more."""
     wanted = pages()
@@ -269,7 +220,7 @@ def main() -> None:
         target = ROOT / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    print(f"{len(wanted) - 3} schemas in docs/schemas, listed in {JOB_DIRECTORY}; docs/options.md")
+    print(f"{len(wanted) - 2} schemas in docs/schemas, listed in {JOB_DIRECTORY}")
 
 
 if __name__ == "__main__":

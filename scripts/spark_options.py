@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -268,37 +269,39 @@ def _with_version(line: str, has: bool | None, minor: str) -> str:  # noqa: FBT0
 # --- the page -----------------------------------------------------------------------------------
 
 ABOUT: Final = """\
-# What Spark's options mean here
+# Options of Spark
 
 Spark's own options and settings can leave input out, read it twice or change it. This page has a
-decision for each option of Spark's sources and for each setting of its files and streams, of all
-[supported versions](versions.md). `scripts/spark_options.py` makes it of
-`airflow_provider/runtime/spark/options.txt`, and takes the names from Spark's jars. An option
-without a reason leaves out and changes no input.
+decision for each option of Spark's sources and for each setting of its files and streams, in all
+[supported versions](versions.md). Names below a table are passed to Spark, and change no input.
 
 | decision | meaning |
 |---|---|
-| passed | Spark gets the value |
-| pinned | the first run of a job directory decides the value for all later runs |
-| lifted | this package sets another default; your own value wins |
-| counted | rows that are left out are counted |
-| warned | the driver's log says that rows are left out and not counted |
-| refused | the run ends before anything is written |
+| passed | Spark gets the value. |
+| pinned | The first run of a job directory decides the value for all later runs. |
+| lifted | This package sets another default; your own value wins. |
+| counted | Rows that are left out are counted. |
+| warned | The driver's log warns about rows that are left out and not counted. |
+| refused | The run ends before anything is written. |
 """
 OPTIONS: Final = """\
 ## Options
 
-They are arguments of `ctx.read`, and calls of `option` in a script or a clause `OPTIONS` in SQL.
-Case does not count. A mistyped name is refused, too. Refused values also hold for tables that a
+You set them as `options` of `ctx.read`, with `option` in a script, or in a clause `OPTIONS` in SQL.
+Case does not count. A mistyped name is refused, too. Values are also refused for tables that a
 query reads in another way, such as `spark.read`.
 """
 SETTINGS: Final = """\
 ## Settings
 
-They are given with `--conf` or the operator's `conf`, by a connection, in `spark-defaults.conf`, or
-by the job itself. [Settings of Spark](spark-settings.md) says which one wins. A refused value is
+You set them with `--conf` or the operator's `conf`, in a connection, in `spark-defaults.conf`, or
+in the job itself. [Settings of Spark](spark-settings.md) explains which one wins. A value is
 refused wherever it comes from.
 """
+MADE_BY: Final = """\
+`scripts/spark_options.py` writes this page from `airflow_provider/runtime/spark/options.txt`.
+"""
+_WHOLE: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
 TITLES: Final[Mapping[str, str]] = {
     "files": "All sources of files",
     "records": "CSV, JSON and XML",
@@ -330,16 +333,30 @@ def page(table: Mapping[str, Section]) -> str:
         SETTINGS,
         *map(_of_section, settings),
     ]
-    return "\n".join(parts)
+    return "\n".join([*parts, MADE_BY])
 
 
 def _of_section(section: Section) -> str:
     title = TITLES.get(section.name, f"`{section.name}.*`")
     lines = [f"### {title}", "", *section.notes, *([""] if section.notes else [])]
-    if section.rows:
-        lines += ["| name | Spark | decision | reason |", "|---|---|---|---|"]
-        lines += [*map(_table_row, section.rows.values()), ""]
+    plain = [row for row in section.rows.values() if _is_plain(row)]
+    if rows := [_table_row(row) for row in section.rows.values() if row not in plain]:
+        lines += ["| name | Spark | decision | reason |", "|---|---|---|---|", *rows, ""]
+    if plain:
+        names = textwrap.wrap(", ".join(map(_named, plain)), 100, **_WHOLE)
+        lines += ["Passed to Spark:" if rows else "All are passed to Spark:", ""]
+        lines += ["```text", *names, "```", ""]
     return "\n".join(lines)
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether there is nothing to tell about an option but its name."""
+    return not row.reason and not row.fix and _decisions(row) == Decision.PASSED.value
+
+
+def _named(row: Row) -> str:
+    span = _span(row)
+    return f"{row.name} ({span})" if span else row.name
 
 
 def _table_row(row: Row) -> str:

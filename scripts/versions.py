@@ -4,7 +4,7 @@ Each version gets a folder of its own, ``.work/versions/<version>``, with its Py
 that goes with it; all else is that of ``.venv``, in front of which the folder is put. Rows of the
 table are promises. ``tests/crash/test_versions.py`` has those that are commands with a JVM each;
 the others are tests of ``tests/spark`` and ``tests/extensions``, in one JVM. What fails makes the
-exit code 1. ``--write`` puts the table into docs/versions.md.
+exit code 1. ``--write`` puts the table into scripts/versions.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".work" / "versions"
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "scripts" / "versions.md"
 COMMANDS: Final = "tests/crash/test_versions.py"
 VERSIONS: Final = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 """The newest release of each version in the range."""
@@ -82,7 +82,7 @@ ROWS: Final[Mapping[str, Row]] = {
         "test_too_many_late_rows_fail_the_run_before_they_are_published",
     ),
     "rows": _streams(
-        "rejected records, and rows that break rules: counted, kept, limited",
+        "rejected records, and rows that break rules: counted, quarantined, limited",
         "test_row_checks",
         "test_rejected_records_are_kept_as_they_were",
         "test_rules_at_one_location_see_a_row_once",
@@ -146,8 +146,10 @@ ROWS: Final[Mapping[str, Row]] = {
         "`for_each_batch`, from a plain checkpoint", "scripts", "test_each_batch_with_a_merge"
     ),
     "sql": _commands("a file of SQL", "test_file_of_sql"),
-    "sql-pipelines": _commands("… with `CREATE FLOW`, `FROM STREAM`", "test_sql_of_pipelines"),
-    "sql-watermark": _commands("… with `WATERMARK`", "test_sql_with_a_watermark"),
+    "sql-pipelines": _commands(
+        "a file of SQL with `CREATE FLOW`, `FROM STREAM`", "test_sql_of_pipelines"
+    ),
+    "sql-watermark": _commands("a file of SQL with `WATERMARK`", "test_sql_with_a_watermark"),
     "buckets": _extension(
         "files in a bucket are Spark's own",
         "bucket_files",

@@ -95,11 +95,11 @@ def spark_stream_task(
     multiple_outputs: bool = False,
     **kwargs: Any,
 ) -> TaskDecorator:
-    """Make a :class:`SparkStreamingOperator` of a function that returns the job's parameters.
+    """Make a :class:`SparkStreamingOperator` from a function that returns the job's parameters.
 
     Args:
         python_callable: the function.
-        multiple_outputs: whether each field of the final checkpoint is an XCom of its own.
+        multiple_outputs: whether each field of the final checkpoint becomes a separate XCom.
         kwargs: those of :class:`SparkStreamingOperator`.
     """
     decorator: TaskDecorator = task_decorator_factory(

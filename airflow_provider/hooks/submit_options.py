@@ -68,29 +68,28 @@ class SubmitOptions:
 
     Attributes:
         conf: Spark configuration.
-        env_vars: environment variables of the driver, neither on the command line nor in a
-            document. Not in deploy mode cluster.
-        py_files: further Python files of the job, comma-separated.
+        env_vars: environment variables of the driver; never stored. Not in deploy mode cluster.
+        py_files: more Python files of the job, comma-separated.
         files: files for the working directory of each executor, comma-separated.
-        archives: archives to unpack there, comma-separated.
+        archives: archives to unpack in that directory, comma-separated.
         jars: JAR files for driver and executors, comma-separated.
-        driver_class_path: further entries of the driver's classpath.
+        driver_class_path: more entries of the driver's classpath.
         packages: Maven coordinates, comma-separated.
         exclude_packages: dependencies of *packages* to exclude, comma-separated.
-        repositories: further Maven repositories, comma-separated.
+        repositories: more Maven repositories, comma-separated.
         driver_memory: the driver's heap, such as ``2g``.
         executor_memory: the heap of an executor.
         executor_cores: the cores of an executor.
         num_executors: the number of executors, on YARN and Kubernetes.
         total_executor_cores: the cores of all executors, on a standalone cluster.
-        properties_file: replaces ``spark-defaults.conf``.
+        properties_file: a file that replaces ``spark-defaults.conf``.
         principal: the Kerberos principal.
         keytab: the path of the principal's keytab.
         use_krb5ccache: whether Kerberos uses the ticket cache instead of a keytab.
         proxy_user: the user that the application acts as on Hadoop.
         yarn_queue: the YARN queue.
         deploy_mode: ``client`` or ``cluster``.
-        spark_binary: the submitting command, by default ``spark-submit``.
+        spark_binary: the command that submits; by default ``spark-submit``.
         verbose: whether ``spark-submit`` logs its arguments.
     """
 

@@ -70,24 +70,19 @@ class DriverOperator(SubmittingOperator):
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
-        job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
-        run_id: None to derive it from DAG, task and DAG run, the same for every try.
-        secret_params: further parameters of the job, such as
-            ``{"password": "{{ conn.warehouse.password }}"}``: they reach the driver through its
-            environment, and are stored and shown nowhere. A resumed run takes the new values. Not
-            in deploy mode cluster.
-        on_existing: what to do about a live driver. ``adopt``: wait for this run's, fail if it is
-            another run's; ``wait``: also wait for another run's to end; ``fail``.
-        on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits, or times out. ``stop``, the default: the driver ends its batch, within 30
-            seconds, and takes a savepoint; ``cancel``: it ends immediately; ``detach``: it
-            continues. A later try resumes the run, or adopts its driver.
-        deferrable: wait in the triggerer, without a worker slot, where the driver outlives this
-            task's process; see *driver_outlives_task*.
-        driver_outlives_task: whether a driver on the worker's machine or container lives on when
-            the task's process has ended. Where it does not, as in a pod of the KubernetesExecutor,
-            the task waits itself. None for ``[spark_stream] driver_outlives_task``, or for what the
-            task finds out; see docs/deploy-on-your-airflow.md.
+        job_dir: the job directory, a path or URL that worker, triggerer and Spark all reach.
+        run_id: the run's id; by default derived from DAG, task and DAG run, equal for all tries.
+        secret_params: secret parameters, such as
+            ``{"password": "{{ conn.warehouse.password }}"}``. They reach the driver through its
+            environment, and are never stored or shown. Not in deploy mode cluster.
+        on_existing: with a live driver, ``adopt`` waits for this run's driver and fails for another
+            run's; ``wait`` also waits for another run to end; ``fail`` fails.
+        on_kill: what a killed, marked, cleared or timed-out task does with its driver: ``stop``
+            (default) ends it after its batch, within 30 seconds, with a savepoint; ``cancel`` ends
+            it immediately; ``detach`` lets it continue.
+        deferrable: wait in the triggerer, without a worker slot.
+        driver_outlives_task: whether the driver survives the end of the task's process. If not, the
+            task does not defer. Default: ``[spark_stream] driver_outlives_task``, else detected.
         poll_interval: seconds between polls of the job directory.
 
     Raises:

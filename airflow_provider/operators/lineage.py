@@ -34,10 +34,10 @@ class LineageOperator(SlicedOperator):
     """An operator that reports the datasets of its run to OpenLineage.
 
     Args:
-        openlineage_inject_parent_job_info: let Spark's OpenLineage listener name this task as the
-            parent of its application; None for ``[openlineage] spark_inject_parent_job_info``.
-        openlineage_inject_transport_info: let it send its events where Airflow sends its own,
-            without secrets; None for ``[openlineage] spark_inject_transport_info``.
+        openlineage_inject_parent_job_info: let Spark's OpenLineage listener name this task as its
+            parent; by default ``[openlineage] spark_inject_parent_job_info``.
+        openlineage_inject_transport_info: let it send its events where Airflow does, without
+            secrets; by default ``[openlineage] spark_inject_transport_info``.
         kwargs: those of other operators.
     """
 

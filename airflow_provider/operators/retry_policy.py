@@ -79,19 +79,18 @@ def task_errors() -> Iterator[None]:
 
 
 class FailureRetryPolicy(RetryPolicy):
-    """Retries a failed run as its failure class requires; the task's ``retries`` are the limit.
+    """Retries a failed run by its failure class, up to the task's ``retries``.
 
-    RECOVERABLE failures, and errors outside a run, have the task's own delay. NON_RECOVERABLE fails
-    the task without any policy.
+    RECOVERABLE failures, and errors outside a run, wait the task's own delay. NON_RECOVERABLE fails
+    the task, also without this policy. It requires Airflow 3.3. See docs/troubleshooting.md.
 
     ::
 
         SparkStreamingOperator(..., retries=5, retry_policy=FailureRetryPolicy())
 
     Args:
-        environment_delay: the delay after a failure of the ENVIRONMENT.
-        data_missing_delay: the delay after a failure of class DATA_MISSING; None to fail
-            immediately.
+        environment_delay: the delay after a failure of class ENVIRONMENT.
+        data_missing_delay: the delay after a failure of class DATA_MISSING; None fails the task.
 
     Raises:
         ConfigError: a delay is not a duration, or this version of Airflow has no retry policies.

@@ -27,8 +27,8 @@ class SlicedOperator(BaseOperator):
     """An operator with a job directory, whose templates know ``slice``.
 
     Args:
-        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
-            configuration, or the environment's.
+        storage_conn_id: the connection of type ``aws`` with the S3 credentials; by default
+            ``[spark_stream] storage_conn_id``, then the environment's credentials.
 
     Attributes:
         job_dir: the job directory; None when the operator works on something else.

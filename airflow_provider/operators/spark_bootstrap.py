@@ -33,35 +33,31 @@ if TYPE_CHECKING:
 
 
 class SparkBootstrapOperator(DriverOperator):
-    """Make a job's first state from history, and take the savepoint that the live job begins from.
+    """Make a job's first state from history, as a savepoint from which the live job starts.
 
-    A driver calls the job's function with *history_params*, reads the history, resets the sources'
-    positions, and takes a savepoint, as ``spark-stream state bootstrap`` does. The task succeeds
-    when the savepoint exists. It waits as :class:`.SparkStreamingOperator` does. XCom, and the
-    ``extra`` of each outlet asset's event: as of :class:`.SparkSavepointOperator`, so that a
-    ``SparkStreamingOperator`` begins from
-    ``from_savepoint="{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}"``.
+    A driver calls the job's function with *history_params*, reads the history, resets the
+    positions of the sources, and takes a savepoint. The task succeeds when the savepoint exists.
+    See docs/state.md.
+
+    XCom, and the ``extra`` of each outlet asset's event: the fields that ``SparkSavepointOperator``
+    returns. The live job starts with
+    ``from_savepoint="{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}"``. ``live_with_history``
+    (``airflow_provider.operators.live_with_history``) makes both tasks.
 
     Args:
         job: the live job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
-        job_dir: the live job's home, in which nothing has begun.
-        history_params: parameters with which the function reads the history; templated.
-        live_params: the live job's parameters, compared before anything is read; None to skip that.
-            Templated.
-        secret_params: further ones of both, as of ``SparkStreamingOperator``.
-        savepoint: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
-        output: of the history: ``discard``, or ``keep`` to write it to the sinks.
-        keep_positions: sources that continue where the history ended; the others begin from their
+        job_dir: the live job's directory, in which no run has started.
+        history_params: parameters with which the function reads the history.
+        live_params: the live job's parameters, which are compared before anything is read; by
+            default no comparison.
+        secret_params: secret parameters of both, see ``SparkStreamingOperator``.
+        savepoint: the savepoint's directory; by default ``JOB_DIR/savepoints/bootstrap``.
+        output: ``discard`` the output of the history, or ``keep`` it in the sinks.
+        keep_positions: sources that continue where the history ended; others start from their
             beginning.
-        interval: for ``ctx.interval``: start and end as ISO 8601; None for none.
-        run_id: None to derive it from DAG, task and DAG run, the same for every try.
-        conn_id: a Spark connection.
-        storage_conn_id: as of ``SparkStreamingOperator``.
-        conf: Spark configuration; the live job keeps the settings of the state. The other options
-            of ``spark-submit`` are as of ``SparkStreamingOperator``.
-        on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``cancel``, the default: it stops, and a later try resumes; ``detach``: it
-            continues.
+        interval: start and end for ``ctx.interval``, as ISO 8601.
+        on_kill: what a killed, marked or cleared task does with its driver: ``cancel`` (default)
+            ends it, and a later try resumes; ``detach`` lets it continue.
         kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
 
     Raises:

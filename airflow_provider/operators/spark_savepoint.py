@@ -33,25 +33,28 @@ _RETAIN = ("keep", "max_age")
 
 
 class SparkSavepointOperator(SlicedOperator):
-    """Take a savepoint of a running, suspended or foreign stream.
+    """Take a savepoint of a running or suspended job, or of any Spark checkpoint.
 
-    It needs the storage alone: no Spark, no connection; the stream does not wait. A retry finds the
-    savepoint that an earlier try has completed. XCom and the ``extra`` of each outlet asset's event
-    carry the savepoint's address.
+    The stream does not pause, and the task needs no Spark connection. A retry finds the savepoint
+    that an earlier try has completed. See docs/savepoints.md.
+
+    XCom, and the ``extra`` of each outlet asset's event: ``url``, ``name``, ``taken``, ``aligned``,
+    ``bytes`` and, for each query, ``batch`` and ``watermark``.
 
     Args:
-        job_dir: the job's home.
-        checkpoint: any Spark checkpoint in place of a job; requires *to*.
-        to: the folder of the savepoints; by default the job's own ``savepoints``.
-        name: the savepoint's name; by default made of the DAG run's id.
-        aligned_timeout: how long to wait for a batch in flight; 0 for not at all.
-        origin: what retention looks at: ``periodic``, ``manual``, ``upgrade`` ….
-        labels: free words to find it by; retention counts the savepoints of one ``series``
-            together, by default the task's id with its DAG's.
-        retain: how many to keep (``keep``) and the greatest age (``max_age``) for this job, series
-            and origin; never disposes of the new savepoint. None to dispose of none.
-        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
-            configuration, or the environment's.
+        job_dir: the job directory.
+        checkpoint: a Spark checkpoint instead of a job; requires *to*.
+        to: the directory of the savepoints; by default ``savepoints`` in the job directory.
+        name: the savepoint's name.
+        aligned_timeout: how long to wait for a batch in flight; 0 for no wait.
+        origin: the reason for the savepoint, by which retention works: ``periodic``, ``manual``,
+            ``upgrade``, …
+        labels: labels for searches. Retention counts the savepoints of each ``series``, by default
+            the task's.
+        retain: how many to keep (``keep``) and their greatest age (``max_age``); by default all are
+            kept.
+        storage_conn_id: the connection of type ``aws`` with the S3 credentials; by default
+            ``[spark_stream] storage_conn_id``, then the environment's credentials.
 
     Raises:
         ConfigError: an argument is invalid; when the DAG is parsed.

@@ -23,26 +23,25 @@ if TYPE_CHECKING:
 class SparkStopOperator(SlicedOperator):
     """Stop a running stream with its final checkpoint, and optionally with a savepoint.
 
-    The batch in flight ends, its output is published, the savepoint is taken, and the run is
-    SUSPENDED; with *drain* all windows and timers are flushed, ``finish()`` is called, and it is
-    FINISHED. The task that runs the stream succeeds. It needs the storage alone: no Spark, no
-    connection. A retry waits for the same stop, or repeats a failed request; a clear makes a new
-    request. XCom, and the ``extra`` of each outlet asset's event: ``run_id``, ``outcome`` and
-    ``savepoint``.
+    The batch in flight ends, its output is published, and the run is SUSPENDED. With *drain* all
+    windows and timers are flushed, and the run is FINISHED. The task that runs the stream succeeds.
+    No Spark connection is needed. A retry waits for the stop that an earlier try has requested; a
+    clear makes a new request.
+
+    XCom, and the ``extra`` of each outlet asset's event: ``run_id``, ``outcome`` and ``savepoint``.
 
     Args:
-        job_dir: the job's home.
+        job_dir: the job directory.
         drain: end the job permanently.
-        savepoint: its name in the job's own ``savepoints``, or its address; None for none.
-        aligned_timeout: how long to wait for the batch in flight; then it is cancelled, and runs
-            again with the same offsets when the job resumes. None until it ends.
-        timeout: how long the task waits for the stream to stop.
+        savepoint: a name in the job's ``savepoints``, or an address; by default no savepoint.
+        aligned_timeout: how long to wait for the batch in flight; a cancelled batch runs again when
+            the job resumes. By default the batch ends.
+        timeout: how long to wait for the stop.
         deferrable: wait in the triggerer, without a worker slot.
-        defer_after: how long the worker waits itself before that; a return from the triggerer takes
-            ten seconds.
+        defer_after: how long the worker itself waits before the task defers.
         poll_interval: seconds between polls of the job directory.
-        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
-            configuration, or the environment's.
+        storage_conn_id: the connection of type ``aws`` with the S3 credentials; by default
+            ``[spark_stream] storage_conn_id``, then the environment's credentials.
 
     Raises:
         ConfigError: an argument is invalid; when the DAG is parsed.

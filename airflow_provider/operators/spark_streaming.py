@@ -76,55 +76,43 @@ _RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval unti
 
 
 class SparkStreamingOperator(DriverOperator):
-    """Run a Spark job until its final checkpoint has committed.
+    """Run a Structured Streaming job until its final checkpoint has committed.
 
-    The task succeeds only with a verified final checkpoint: its batches are in Spark's commit logs
-    and its sinks' epochs are published. ``execute()`` decides from the job directory alone: it
-    returns an ended run, adopts this run's live driver, or submits one. So a retry or a clear
-    resumes, and never starts a second driver. XCom: the final checkpoint document; of a run that is
-    handed over, a document with the ``outcome`` RUNNING; of one that failed, the failure under the
-    key ``failure``. The ``extra`` of each outlet asset's event: ``run_id``, ``outcome`` and, per
-    query, ``batch``, ``watermark`` and ``offsets``.
+    The task succeeds only with a verified final checkpoint: all batches are committed, and all
+    output is published. A retry or a clear resumes the run, or adopts its live driver.
+
+    XCom: the final checkpoint. A run that is handed over returns a report with the ``outcome``
+    RUNNING, and a failed run its failure under the key ``failure``
+    (docs/result-documents.md). The ``extra`` of each outlet asset's event has ``run_id``,
+    ``outcome`` and, for each query, ``batch``, ``watermark`` and ``offsets``.
 
     Args:
-        job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or one of these two instead.
-        script: a plain PySpark script, ``FILE.py``; its command line is the list ``args`` of
-            *params*. See docs/plain-pyspark.md.
-        sql: a file of SQL, ``FILE.sql``; ``:name`` in it is the parameter's value, ``'${name}'`` a
-            path.
-        job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
-        params: parameters of the job, any values of JSON; templated.
-        from_savepoint: the savepoint that the job begins from, in a new job directory; a run that
-            has begun from it continues.
-        state_partitions: repartition the savepoint's state; None keeps its number of partitions.
-        replaces_job: the identity of a lost job directory: this task begins a new job in its place,
-            which adds its rows to those of the lost job. Without it a task refuses another
-            directory; see docs/storage.md.
-        interval: start and end as ISO 8601; ``run``, the default, for the slice of the DAG run, if
-            it has one (see docs/backfills.md); None for none.
-        follow_upgrades: each try follows accepted upgrades from *job*, *job_dir* and
-            *from_savepoint* to the active version (:class:`.SparkUpgradeOperator`), and adopts
-            its first run until that has ended. A try whose version is replaced ends with it.
-        on_clear: what a clear of the task means. ``resume``: an open run continues; ``replay``: the
-            run's output is reverted, the job is rewound, and the run is executed again, unless the
-            run has ended well and no try has returned its result, which this one does. Such runs
-            begin with a savepoint; by default ``replayable_runs=3``. A retry always resumes.
-        max_runtime: supervise an unbounded run for this time, counted from the first try or the
-            last clear: then the task succeeds, and the driver continues for the next DAG run to
-            adopt. See docs/supervising.md.
-        progress_timeout: how long the driver may make no progress while it has work; then it is
-            ended, and the task fails, so that a retry starts another. None for no limit.
-        max_lag: how much may be unread for longer than *max_lag_time*, by the source's own measure,
-            such as ``{"maxOffsetsBehindLatest": 100_000}``; beyond it the driver is ended as after
-            *progress_timeout*.
-        max_lag_time: see *max_lag*.
-        defer_after: how long the worker waits itself before the triggerer does. A deferred task is
-            green after 13 seconds at the earliest, so by default the worker waits for as long if
-            the last run took less than 10 seconds, or if there was none and *warm* is set; else 0.
-        end_from_trigger: whether a successful run ends the task in the triggerer, without a start
-            of a worker (1 to 10 seconds). Airflow then runs the task's callbacks elsewhere, and
-            neither ``post_execute`` nor listeners such as OpenLineage's. A task with outlets, or
-            without XCom, always ends in a worker.
+        job: the job's function, such as ``/opt/jobs/flights.py:daily_delays`` or ``pkg.mod:FUNC``.
+        script: a plain PySpark script, ``FILE.py``, instead of *job*. Its command line is the list
+            ``args`` of *params*.
+        sql: a file of SQL, ``FILE.sql``, instead of *job*. ``:name`` in it is a parameter's value,
+            ``'${name}'`` a path.
+        job_dir: the job directory, a path or URL that worker, triggerer and Spark all reach.
+        params: parameters of the job, any JSON values, such as ``{"input": "/data/flights"}``.
+        from_savepoint: the savepoint from which a new job directory starts.
+        state_partitions: the number of partitions for the savepoint's state; by default unchanged.
+        replaces_job: the identity of a lost job directory that this task's new one replaces.
+        interval: the data interval as two ISO 8601 times; ``run`` for the DAG run's slice; None
+            for no interval.
+        follow_upgrades: each try continues with the version that accepted upgrades have activated.
+        on_clear: ``resume`` continues an open run; ``replay`` reverts the run's output and executes
+            it again, and sets ``replayable_runs=3`` by default. A retry always resumes.
+        max_runtime: how long to supervise an unbounded run. Then the task succeeds, and the driver
+            continues for the next DAG run.
+        progress_timeout: how long the driver may make no progress while it has input. Then the
+            driver is ended, and the task fails.
+        max_lag: how much may be unread, in the source's own measure, such as
+            ``{"maxOffsetsBehindLatest": 100_000}``.
+        max_lag_time: how long the backlog may exceed *max_lag*; then as after *progress_timeout*.
+        defer_after: how long the worker itself waits before the task defers; by default chosen
+            by the last run's duration.
+        end_from_trigger: whether the triggerer ends a successful task, without another worker.
+            Callbacks then run elsewhere; ``post_execute`` and listeners do not run.
         arguments: the options of a run, which :class:`.RunOptions` declares; those of
             :class:`.DriverOperator`, and Airflow's own.
 

@@ -82,13 +82,12 @@ class SubmittingOperator(LineageOperator):
     """The arguments of operators that submit a driver: a connection and ``spark-submit`` options.
 
     Args:
-        conn_id: a Spark connection; of another launcher, one of its own.
-        launcher: what starts the driver: ``spark-submit``, which is the default, ``emr-serverless``
-            with a connection of type ``aws``, ``livy``, or ``spark-application`` with one of type
-            ``kubernetes``; see docs/launchers.md.
-        launcher_options: the launcher's own options; they win over those of the connection's extra.
-        warm: use a matching warm driver on the worker's machine; None for what the connection's
-            extra says, ``{"warm": true}``.
+        conn_id: the Spark connection; with another *launcher*, the connection of that service.
+        launcher: what starts the driver: ``spark-submit`` (default), ``emr-serverless``, ``livy``
+            or ``spark-application``.
+        launcher_options: options of the launcher; they override those in the connection's extra.
+        warm: whether to use a matching warm driver on the worker's machine; by default ``warm`` in
+            the connection's extra.
         arguments: the fields of :class:`SubmitOptions`; those of :class:`LineageOperator`, and
             Airflow's own.
 

@@ -25,25 +25,22 @@ if TYPE_CHECKING:
 
 
 class SparkWatermarkSensor(BaseSensorOperator):
-    """Wait until the output of a stream is complete up to a moment of event time.
+    """Wait until the output of a stream is complete up to an event time.
 
-    The watermark of the last published batch has reached it: every earlier row that was read is in
-    the output, or was counted as late. So a following DAG reads whole hours, however late the
-    stream is. Rows may come late all the same; a query without windows writes them. A
-    FINISHED job is complete permanently. It needs the storage alone: no Spark, no connection. It
-    waits for a stopped stream until *timeout*. XCom: per query the moment up to which its output is
-    complete, ``end`` for one that was drained.
+    The watermark of the last published batch must reach that time. Late rows may still come, and a
+    query without windows writes them. A FINISHED job is complete permanently. No Spark connection
+    is needed. See docs/events.md.
+
+    XCom: for each query, the event time up to which its output is complete; ``end`` after a drain.
 
     Args:
-        job_dir: the stream's home; there may be no job in it yet.
-        up_to: the moment, ISO 8601, by default in UTC; by default the end of the DAG run's data
-            interval.
-        queries: the queries that count; by default all that the job has begun. A query without a
-            watermark is complete only when the job is FINISHED.
+        job_dir: the job directory; it may still be empty.
+        up_to: the event time, ISO 8601, by default in UTC.
+        queries: the queries to wait for; by default all that have started.
         deferrable: wait in the triggerer, without a worker slot.
         poke_interval: seconds between two polls.
-        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
-            configuration, or the environment's.
+        storage_conn_id: the connection of type ``aws`` with the S3 credentials; by default
+            ``[spark_stream] storage_conn_id``, then the environment's credentials.
 
     Raises:
         ConfigError: a query's name is invalid; when the DAG is parsed.

@@ -57,12 +57,11 @@ class StreamEventTrigger(BaseEventTrigger):
     needs the storage alone, and no Spark.
 
     Args:
-        job_dir: URL of the job directory; there may be no job in it yet.
+        job_dir: the job directory; it may still be empty.
         poll_interval: seconds between two polls.
-        burst: the most events to report together. By default each has a DAG run of its own: Airflow
-            merges events that come while a run is about to be created (apache/airflow#56050).
-        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
-            configuration, or the environment's.
+        burst: the most events to report together. With 1, each event starts its own DAG run.
+        storage_conn_id: the connection of type ``aws`` with the S3 credentials; by default
+            ``[spark_stream] storage_conn_id``, then the environment's credentials.
         stored: ``v``, the version of stored arguments, and arguments of another version; a DAG
             gives none.
 
@@ -261,20 +260,19 @@ class PositionStore:
 
 
 class SparkCompleteTrigger(StreamEventTrigger):
-    """Reports each period of event time when the output of a stream is complete up to its end.
+    """Each period of event time when the output is complete up to its end.
 
     An hour is complete when the published watermark has reached its end, as for
     :class:`~airflow_provider.sensors.spark_watermark.SparkWatermarkSensor`. When the watermark
     passes several, each has an event, in order. A FINISHED job has a last event, ``end``.
 
     Args:
-        job_dir: URL of the job directory; there may be no job in it yet.
+        job_dir: the job directory; it may still be empty.
         every: the length of the periods, which are aligned to 1970 in UTC.
-        queries: the queries that count; by default all that have begun, also later ones.
-        since: a moment, ISO 8601, by default in UTC: events begin with the period that has it. By
-            default with the first that completes after the first poll.
-        revisions: also report each period that a rewind, a replay, a restore or a corrected record
-            has revised after it was reported, once it is complete again.
+        queries: the queries that count; by default all that have started, also later ones.
+        since: the first event's period, as an ISO 8601 time in it; by default the first period that
+            completes after the first poll.
+        revisions: also report each reported period again, once a revision of it is complete.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
@@ -328,11 +326,11 @@ class _FromStartTrigger(StreamEventTrigger):
 
 
 class SparkSavepointTrigger(_FromStartTrigger):
-    """Reports each new complete savepoint in a job's folder ``savepoints``, except for replays.
+    """Each complete savepoint in ``savepoints`` of the job directory, except those for replays.
 
     Args:
-        job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: also report those that are there at the first poll.
+        job_dir: the job directory; it may still be empty.
+        from_start: also report events from before the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
@@ -345,11 +343,11 @@ class SparkSavepointTrigger(_FromStartTrigger):
 
 
 class SparkFinalCheckpointTrigger(_FromStartTrigger):
-    """Reports each run that has its final checkpoint: it is FINISHED or SUSPENDED.
+    """Each run that has its final checkpoint: it is FINISHED or SUSPENDED.
 
     Args:
-        job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: also report those that are there at the first poll.
+        job_dir: the job directory; it may still be empty.
+        from_start: also report events from before the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
@@ -362,15 +360,14 @@ class SparkFinalCheckpointTrigger(_FromStartTrigger):
 
 
 class SparkRevisionTrigger(_FromStartTrigger):
-    """Reports each correction of published output: a rewind, a replay, a restore that reverts, ….
+    """Each revision of published output: a rewind, a replay, a restore, corrected records.
 
-    One event for each, when the removed rows are gone.
-    :class:`SparkCompleteTrigger` with ``revisions=True`` reports the periods, when they are
-    complete again.
+    The event comes when the old rows are gone. :class:`SparkCompleteTrigger` with
+    ``revisions=True`` reports the periods when they are complete again.
 
     Args:
-        job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: also report those that are there at the first poll.
+        job_dir: the job directory; it may still be empty.
+        from_start: also report events from before the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
@@ -383,11 +380,11 @@ class SparkRevisionTrigger(_FromStartTrigger):
 
 
 class SparkFailureTrigger(_FromStartTrigger):
-    """Reports each attempt of a run that has failed, or whose driver has died.
+    """Each attempt of a run that has failed, or whose driver has died.
 
     Args:
-        job_dir: URL of the job directory; there may be no job in it yet.
-        from_start: also report those that are there at the first poll.
+        job_dir: the job directory; it may still be empty.
+        from_start: also report events from before the first poll.
         options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 

@@ -304,7 +304,7 @@ def test_every_argument_of_spark_submit_operator_is_taken_or_refused_with_a_reas
         if name not in {"self", "kwargs", "conn_id"} and not name.startswith("openlineage_")
     }
     taken = {field.name for field in dataclasses.fields(SubmitOptions)}
-    page = (Path(airflow_provider.__file__).parents[1] / "docs/airflow.md").read_text()
+    page = (Path(airflow_provider.__file__).parents[1] / "docs/operators.md").read_text()
 
     known = taken | set(NOT_TAKEN)
     assert theirs <= known

@@ -103,7 +103,7 @@ def test_a_wrong_value_is_an_error_that_names_section_and_option(
 
 def test_the_page_of_the_options_has_each() -> None:
     """The table for users and the provider's own description do not drift apart."""
-    page = (Path(airflow_provider.__file__).parents[1] / "docs/airflow.md").read_text()
+    page = (Path(airflow_provider.__file__).parents[1] / "docs/configuration.md").read_text()
 
     assert [] == [name for name in OPTIONS if f"| `{name}` |" not in page]
     assert {name for name in OPTIONS if callable(getattr(airflow_settings, name, None))} == set(

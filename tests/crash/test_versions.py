@@ -1,7 +1,7 @@
 """Promises on every version of Spark in the range, by commands with a JVM each (`make test-versions`).
 
 What a version cannot do, it has to refuse in one line that names it, and what can. Then ``outcome``
-is "refused", which the table in docs/versions.md shows (scripts/versions.py).
+is "refused", which the table in scripts/versions.md shows (scripts/versions.py).
 """
 
 from __future__ import annotations

@@ -86,7 +86,10 @@ def test_the_reference_has_all_commands_errors_documents_and_metrics(builder: An
     from airflow_provider.runtime import errors
     from airflow_provider.runtime.observe.samples import METRICS
 
-    assert "### JobContext.read\n" in files["reference/job.md"]
+    job = files["reference/job.md"]
+    for heading in ("### JobContext.read\n", "### JobContext.on_finish\n", "## delta\n"):
+        assert heading in job
+    assert [] == [each for each in ("let_end", "`holding`", "source_names") if each in job]
     assert "## savepoint take\n" in files["reference/commands.md"]
     assert "`--target-batch-time DURATION|off`" in files["reference/commands.md"]
     for metric in METRICS:

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 class SparkCompareOperator(CommandOperator):
     """Compute a finished run again, or a new version of its job over the same input, and report.
 
-    The command ``spark-stream verify``, or with *job* ``spark-stream compare``, runs on the worker:
-    Spark's driver is a process of the task, and *master* says where Spark computes. Nothing real is
-    written. XCom: ``verdict``, ``equal`` and ``report``, the lines of the report, which are made
-    for the ``body`` of an ``ApprovalOperator``.
+    It runs ``spark-stream verify``, or with *job* ``spark-stream compare``, on the worker, and
+    changes no real output. See docs/test-a-job.md.
+
+    XCom: ``verdict``, ``equal`` and ``report``, whose lines fit the ``body`` of an
+    ``ApprovalOperator``.
 
     Args:
-        job_dir: the job directory of the run; templated.
-        run_id: the run; None for the newest that has ended. Templated.
-        job: the new version's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; None to verify the
-            run. Templated.
-        params: parameters of the new version that the run does not have; templated.
-        mode: to verify: the mode of the second computation; None for the one that the run did not
-            have.
-        key: the columns by which rows that differ are paired, by query; of all with the name "".
-        master: Spark's master; None for ``local[*]``.
-        conf: settings of Spark.
-        scratch: where the scratch folder is made; on a cluster one that all machines share.
-        fail_on_difference: whether the task fails if the results differ; by default it succeeds,
-            and who reads the report decides.
+        job_dir: the job directory of the run.
+        run_id: the run; by default the newest that has ended.
+        job: the new version's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; by default the run is
+            verified.
+        params: parameters of the new version that the run does not have.
+        mode: the mode of a verification; by default the one that the run did not have.
+        key: for each query, the columns by which different rows are paired; ``""`` stands for all
+            queries.
+        master: Spark's master; by default ``local[*]``.
+        conf: Spark configuration.
+        scratch: the parent of the scratch directory; on a cluster, shared by all machines.
+        fail_on_difference: whether different results fail the task.
         kwargs: Airflow's own.
 
     Raises:

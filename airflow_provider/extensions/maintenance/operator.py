@@ -16,24 +16,23 @@ if TYPE_CHECKING:
 
 
 class SparkMaintainOperator(CommandOperator):
-    """Compact a table, and expire what no replay, savepoint, reader or tag needs.
+    """Compact a table, and expire versions that no replay, savepoint, reader or tag needs.
 
-    The command ``spark-stream maintain`` runs on the worker, without Spark. XCom: the report, with
-    the numbers of files before and after, and in ``held`` what held back what.
+    It runs ``spark-stream maintain`` on the worker, without Spark. See docs/production.md.
+
+    XCom: the report, with the numbers of files before and after; ``held`` lists what was kept, and
+    for which job or tag.
 
     Args:
-        table: a Delta table's folder, or ``namespace.table`` of an Iceberg catalog; templated.
-        job_dirs: the jobs that write to the table; templated.
-        readers: the jobs that read the table as a stream; templated.
-        savepoints: folders with further savepoints of these jobs; templated.
-        keep: how long old versions stay; None for seven days, or longer if the table says so.
-            Templated.
-        accept_short_keep: allow a shorter *keep* than the table's: readers and writers that began
-            earlier lose their files.
-        target_size: the size of compacted files, such as ``256MB``; None for 128 MB.
-        catalog: an Iceberg catalog, by its name in pyiceberg's configuration on the worker;
-            templated.
-        dry_run: change nothing, only report.
+        table: a Delta table's directory, or ``namespace.table`` of an Iceberg catalog.
+        job_dirs: the jobs that write to the table.
+        readers: the jobs that read the table as a stream.
+        savepoints: directories with more savepoints of these jobs.
+        keep: how long old versions stay; by default seven days, or the table's longer setting.
+        accept_short_keep: allow a *keep* below the table's; earlier readers and writers may fail.
+        target_size: the size of compacted files, such as ``256MB``; by default 128 MB.
+        catalog: the Iceberg catalog's name in pyiceberg's configuration on the worker.
+        dry_run: only report.
         kwargs: Airflow's own.
 
     Raises:

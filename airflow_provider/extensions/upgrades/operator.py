@@ -45,35 +45,28 @@ if TYPE_CHECKING:
 
 
 class SparkUpgradeOperator(DriverOperator):
-    """Put a new version of a running stream in the place of the old one, or leave the old one.
+    """Replace a running job by a new version; keep the old version if the new one fails.
 
     A driver checks the new version against the state of the old one, stops the old one with a
-    savepoint, starts the new version from it and watches it for *trial_period*; ``spark-stream
-    upgrade`` does the same. The task decides from the job directory alone, as
-    :class:`.SparkStreamingOperator` does: a retry or a clear continues with the last recorded step,
-    and adopts a driver that is alive.
+    savepoint, starts the new version from it and watches it for *trial_period*. A retry or a clear
+    continues with the last recorded step. See docs/change-a-job.md.
 
-    *Accepted*: the task succeeds, and the driver continues with the new version. XCom, and the
-    ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id`` and ``from_savepoint``,
-    with which a ``SparkStreamingOperator`` adopts it, and ``replaces``, the old directory.
-    *Rejected*: the rows of the new version are reverted in every sink, the task fails permanently
-    with the reason, and the task of the old version resumes that one, with its own connection,
-    files and secrets.
+    If the new version is accepted, the task succeeds, and the driver continues. XCom, and the
+    ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id``, ``from_savepoint`` and
+    ``replaces``, the old directory. If it is rejected, its rows are reverted in every sink, and the
+    task fails permanently. The old version's task resumes.
 
     Args:
         job: the new version's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
-        job_dir: the directory of the version that runs; templated.
-        new_job_dir: the new version's own directory, templated. To try a rejected version again,
-            give it another one.
-        follow_upgrades: *job_dir* is the directory in which the job began: the version that runs is
-            the one to which accepted upgrades have led from there.
-        params: parameters of the new version; templated.
+        job_dir: the job directory of the running version.
+        new_job_dir: the new version's directory; another one for each trial.
+        follow_upgrades: *job_dir* is the job's first directory; upgrades lead to the running one.
+        params: parameters of the new version.
         trial_period: how long the new version is watched.
-        progress_timeout: how long it may commit nothing while it has input.
+        progress_timeout: how long it may commit no batch while it has input.
         stop_timeout: how long the old version may take to stop.
-        on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``detach``, the default: the upgrade continues; ``cancel``: the driver ends, and
-            neither version runs until a later try continues.
+        on_kill: what a killed, marked or cleared task does with its driver: ``detach`` (default)
+            lets the upgrade continue; ``cancel`` ends it, and no version runs until a later try.
         arguments: the options of the new version's run, without those that an upgrade decides;
             those of :class:`.DriverOperator`, and Airflow's own.
 

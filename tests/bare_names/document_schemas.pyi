@@ -1,1 +1,0 @@
-from scripts.document_schemas import *
