@@ -1,4 +1,4 @@
-"""Write docs/crash-table.md: what a crash leaves at each failpoint, and what repairs it.
+"""Write docs/internals/crash-table.md: what a crash leaves at each failpoint, and what repairs it.
 
 The text comes from the comments in the package's modules ``failpoints``, the kernel's first. Run it
 after a change of them; a test compares what it would write with what is there.
@@ -16,22 +16,21 @@ SOURCES: Final = (
     PACKAGE / "runtime/base/failpoints.py",
     *sorted(PACKAGE.glob("extensions/*/failpoints.py")),
 )
-PAGE: Final = ROOT / "docs" / "crash-table.md"
+PAGE: Final = ROOT / "docs" / "internals" / "crash-table.md"
 _DECLARATION: Final = re.compile(r'((?:^    #: .*\n)+)    "([\w.]+)",$', re.MULTILINE)
 _ABOUT: Final = """\
 # Crash table
 
-`scripts/crash_table.py` makes this page from the modules `failpoints` of the kernel and of each
+`scripts/crash_table.py` writes this page from the modules `failpoints` of the kernel and of each
 extension.
 
-A *failpoint* is a point in the code where a test makes a process die. `tests/crash` kills a real
-process at each of them, and the next start repairs what it has left. A row is one repair, with
-all that it repairs. `N` is the epoch. A step of an epoch comes in this order: staged,
-pre-committed, Spark's own commit (`commits/N`), published. In BATCH one batch job per query takes
-the place of Spark's micro-batches, and `batch.json`, for all queries together, that of
-`commits/N`.
+A *failpoint* is a point in the code where a test kills the process. `tests/crash` kills a real
+process at each failpoint, and the next start repairs the job. Each row is one repair, with all
+failpoints that need it. `N` is the epoch. An epoch passes these steps in this order: staged,
+pre-committed, Spark's own commit (`commits/N`), published. In BATCH one batch job per query
+replaces Spark's micro-batches. `batch.json`, one for all queries, replaces `commits/N`.
 
-| failpoint | a crash there leaves | what follows |
+| failpoint | state after a crash | repair |
 |---|---|---|
 """
 

@@ -38,7 +38,7 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 }
 
 
-JOB_DIRECTORY = "docs/job-directory.md"
+JOB_DIRECTORY = "docs/internals/job-directory.md"
 _MEMBER = re.compile(r"\{(\w+)\}")
 _BEGINS, _ENDS = "<!-- the documents -->\n", "<!-- end of the documents -->\n"
 
@@ -202,7 +202,7 @@ def _row(kind: type[Document]) -> str:
     paths = "<br>".join(f"`{_MEMBER.sub(_named, location)}`" for location in kind.LOCATIONS)
     how, by, without = kind.WRITTEN
     said = re.sub(r"^``[^`]+``[^:.]*[:.] ?", "", first_line(kind)).replace("``", "`")
-    link = f"[{title_of(kind)}](schemas/{title_of(kind)}.json)"
+    link = f"[{title_of(kind)}](../schemas/{title_of(kind)}.json)"
     return f"| {paths} | {how} | {by} | {without} | {said} {link} |"
 
 

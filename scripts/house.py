@@ -25,7 +25,7 @@ _LAYOUT: Final = {
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 }
 
-GENERATED: Final = ("crash-table.md", "operators.md", "spark-options.md")
+GENERATED: Final = ("internals/crash-table.md", "operators.md", "spark-options.md")
 """Pages of ``docs/`` that scripts write from the code."""
 
 

@@ -1037,7 +1037,7 @@ def test_a_tab_comes_from_another_package(page: Page, outside: None) -> None:
 
 def test_the_tab_of_the_documentation_reads_a_job(page: Page) -> None:
     """The example is a view, concerns a job with a run, and links each run."""
-    text = (ROOT / "docs" / "extensions.md").read_text()
+    text = (ROOT / "docs" / "internals" / "extend.md").read_text()
     (example,) = re.findall(r"```python\n([^`]*class Dashboards:.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(example, names)  # noqa: S102 - of our own page

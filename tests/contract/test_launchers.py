@@ -93,7 +93,7 @@ class ServiceCase:
 
     def __init__(self, folder):
         self.folder, self.service = folder, Service(folder)
-        page = (ROOT / "docs" / "launchers.md").read_text()
+        page = (ROOT / "docs" / "internals" / "extend.md").read_text()
         code = re.search(r"```python\n([^`]*class MyLauncher:.*?)```", page, re.DOTALL)
         self.names: dict[str, Any] = {}
         exec(present(code)[1], self.names)  # noqa: S102 - the page's own example
@@ -121,7 +121,7 @@ class ServiceCase:
 
 
 class TestTheExampleOfThePage(RemoteLauncherContract):
-    """What docs/launchers.md shows keeps the contract."""
+    """What docs/internals/extend.md shows keeps the contract."""
 
     @pytest.fixture
     def case(self, tmp_path):

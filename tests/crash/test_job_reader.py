@@ -1,4 +1,4 @@
-"""docs/job-directory.md against ``spark-stream status``, of real drivers."""
+"""docs/internals/job-directory.md against ``spark-stream status``, of real drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader of job directories, written from docs/job-directory.md alone.
+"""A reader of job directories, written from docs/internals/job-directory.md alone.
 
 It imports nothing of the package. Where its answer differs from ``spark-stream status``, either
 that page or the package is wrong.
@@ -15,7 +15,7 @@ from typing import Any
 
 FORMAT = 2
 OPEN_STEPS = {"stopping", "trial", "rejected"}
-PAGE = Path(__file__).parents[2] / "docs/job-directory.md"
+PAGE = Path(__file__).parents[2] / "docs/internals/job-directory.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(?:\.json)?")
 _OTHER_FILES = (

@@ -60,7 +60,7 @@ def test_a_store_is_not_looked_at():
 
 def test_the_names_of_a_job_directory_are_those_that_are_drawn(tmp_path):
     """The page in the browser shows each of them, and nothing else that lies beside them."""
-    page = (Path(__file__).parents[2] / "docs/job-directory.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/internals/job-directory.md").read_text()
     lines = " ".join(re.findall(r"^[├└]── (.{,31})", page, re.M))
     assert layout.ROOTS == set(re.findall(r"(?<![a-z<])[a-z]+(?:\.json|(?=/))", lines))
 

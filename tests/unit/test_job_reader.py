@@ -1,4 +1,4 @@
-"""docs/job-directory.md, by a reader that knows nothing else, against ``spark-stream status``."""
+"""docs/internals/job-directory.md, by a reader that knows nothing else, against ``spark-stream status``."""
 
 from __future__ import annotations
 

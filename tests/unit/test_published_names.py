@@ -168,4 +168,4 @@ def test_a_module_of_the_kit_only_publishes(path: Path) -> None:
     names = [each.name for node in imports for each in getattr(node, "names", ())]
     assert all(isinstance(node, ast.ImportFrom) for node in imports)
     assert sorted(names) == sorted(ast.literal_eval(published.value))
-    assert f"`kit.{path.stem}`" in (ROOT / "docs" / "extensions.md").read_text()
+    assert f"`kit.{path.stem}`" in (ROOT / "docs" / "internals" / "extend.md").read_text()

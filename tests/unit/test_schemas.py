@@ -27,7 +27,7 @@ def test_the_documentation_has_the_schemas():
     there = {f"docs/schemas/{path.name}" for path in (ROOT / "docs/schemas").glob("*.json")}
 
     arguments = "airflow_provider/runtime/jobdir/run_arguments.py"
-    assert {*wanted} == {*there, "docs/job-directory.md", arguments}
+    assert {*wanted} == {*there, schemas.JOB_DIRECTORY, arguments}
     for name, text in wanted.items():
         assert text == (ROOT / name).read_text(), "run scripts/document_schemas.py"
 

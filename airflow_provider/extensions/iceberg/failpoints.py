@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 ALL: Final = (
-    #: Epoch N not visible in the table: the next start finds `commits/N` and publishes what is not
-    #: there yet.
+    #: Epoch N is not visible in the table: the next start finds `commits/N` and publishes what is
+    #: not there yet.
     "iceberg.committing",
-    #: Epoch N in the table, unknown to the job directory: the next start finds `commits/N` and
-    #: publishes what is not there yet.
+    #: Epoch N is in the table, and the job directory does not record it: the next start finds
+    #: `commits/N` and publishes what is not there yet.
     "iceberg.committed",
-    #: The table unchanged: the same command, which `status` names, reverts what is left.
+    #: The table is unchanged: the same command, which `status` names, reverts what is left.
     "iceberg.reverting",
-    #: The epochs removed from the table, and refused from then on: the same command, which `status`
-    #: names, reverts what is left.
+    #: The epochs are removed from the table, which refuses them from then on: the same command,
+    #: which `status` names, reverts what is left.
     "iceberg.reverted",
 )

@@ -9,7 +9,7 @@ ALL: Final = (
     #: the next driver's producer aborts: the next start finds `commits/N` and publishes what is not
     #: there yet.
     "kafka.committing",
-    #: Epoch N in the topic and in the topic of epochs, unknown to the job directory: the next start
-    #: finds `commits/N` and publishes what is not there yet.
+    #: Epoch N is in the topic and in the topic of epochs, and the job directory does not record it:
+    #: the next start finds `commits/N` and publishes what is not there yet.
     "kafka.committed",
 )

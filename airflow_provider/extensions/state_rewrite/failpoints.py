@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 ALL: Final = (
-    #: A claim on a folder without `savepoint.json`: the same command begins again, or retention
-    #: removes it.
+    #: A claimed directory without `savepoint.json`: the same command starts again, or retention
+    #: removes the directory.
     "rewrite.claimed",
-    #: A changed copy beside a folder without `savepoint.json`: the same command begins again, or
-    #: retention removes it.
+    #: A changed copy, and a claimed directory without `savepoint.json`: the same command starts
+    #: again, or retention removes the directory.
     "rewrite.changed",
 )
