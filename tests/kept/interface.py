@@ -1,8 +1,8 @@
 """The names that users depend on: ``interface.json`` of each release, and how the code gives it.
 
-``docs/stability.md`` promises it. ``python -m tests.kept.interface [VERSION]`` writes the file of a
-version, of the newest one by default. A test compares: a name that is missing in the code breaks
-somebody's DAG, script, dashboard or extension.
+``docs/stability.md`` promises it. ``python -m tests.kept.interface VERSION`` writes the file of a
+version until it is released. A test compares: a name that is missing in the code breaks somebody's
+DAG, script, dashboard or extension.
 """
 
 from __future__ import annotations
@@ -227,8 +227,9 @@ def missing(before: Any, now: Any, at: str = "") -> Iterator[str]:
 
 def main() -> None:
     """Write the interface of a version."""
-    version = sys.argv[1] if len(sys.argv) > 1 else max(kept())
-    path = FOLDER / version / "interface.json"
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("version", help="the release, for example 0.1.0")
+    path = FOLDER / parser.parse_args().version / "interface.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(current(), indent=1, sort_keys=True) + "\n")
     print(f"{path.relative_to(ROOT)}: the interface of {airflow_provider.__version__}")

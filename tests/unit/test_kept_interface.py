@@ -26,7 +26,7 @@ def now() -> interface.Names:
 def test_nothing_that_users_depend_on_is_gone(now: interface.Names, version: str) -> None:
     """
     An argument, command, event, exit code, metric or name is removed only after a release that warns.
-    Before its release a version's file is written again: python -m tests.kept.interface.
+    Before its release a version's file is written again: python -m tests.kept.interface 0.1.0.
     """
     assert [] == list(interface.missing(KEPT[version], now))
 
