@@ -54,6 +54,10 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment with Airflow, try it
 	@$(BIN)/python scripts/check_wheel.py
 
+.PHONY: release-check
+release-check: $(INSTALLED) ## All of a release but the upload, into dist/: builds, checks, each Airflow, the SBOM
+	@$(BIN)/python scripts/release_check.py $(ARGS)
+
 # Each process may start a JVM, and all share what else there is: tests/conftest.py, tests/README.md.
 # Tests that wait for other processes leave a core free, tests that compute do not. What is compiled
 # once is not compiled again by the hundreds of processes that tests start.

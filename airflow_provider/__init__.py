@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.1.0.dev0"
 
 _INTEGRATION: Final = "Spark Structured Streaming"
 

@@ -234,8 +234,8 @@ def ensure_packages() -> None:
         return
     STAMP.unlink(missing_ok=True)
     say("installing the packages (a few minutes the first time)")
-    pip_install("pip")
-    pip_install("--editable", ".[dev]")
+    pip_install("pip")  # the pinned one knows dependency groups; an old one may not
+    pip_install("--editable", ".", "--group", "dev")
 
 
 def pip_install(*arguments: str) -> None:

@@ -16,9 +16,9 @@ packaging = pytest.importorskip("packaging.requirements")
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
-WORKFLOW, NIGHTLY = (
+WORKFLOW, NIGHTLY, RELEASE, SITE = (
     yaml.safe_load((ROOT / ".github/workflows" / name).read_text())
-    for name in ("ci.yml", "nightly.yml")
+    for name in ("ci.yml", "nightly.yml", "release.yml", "docs.yml")
 )
 CHECK = WORKFLOW["jobs"]["check"]
 
@@ -145,6 +145,88 @@ def test_the_workflows_may_only_read():
             (checkout,) = (step for step in job["steps"] if "checkout" in step.get("uses", ""))
             assert "permissions" not in job
             assert checkout["with"]["persist-credentials"] is False
+
+
+def test_only_jobs_without_our_code_may_write():
+    """Each permission is where it is used, and none where code of the repository is executed."""
+    allowed = {
+        ("attest", "attestations"),
+        ("attest", "id-token"),
+        ("publish", "id-token"),
+        ("release", "contents"),
+    }
+    for workflow, expected in (
+        (RELEASE, allowed),
+        (SITE, {("publish", "id-token"), ("publish", "pages")}),
+    ):
+        assert {"contents": "read"} == workflow["permissions"]
+        given = {
+            (name, permission)
+            for name, job in workflow["jobs"].items()
+            for permission in job.get("permissions", {})
+        }
+        assert expected == given
+        for name, job in workflow["jobs"].items():
+            checkouts = [step for step in job["steps"] if "checkout" in step.get("uses", "")]
+            assert (name == "build") == bool(checkouts)
+            assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_an_upload_waits_for_the_whole_check():
+    """No file reaches PyPI that `make release-check` has not built, or without attestations."""
+    jobs = RELEASE["jobs"]
+    runs = [step.get("run") for step in jobs["build"]["steps"]]
+
+    assert "make release-check" in runs
+    assert ("build", "attest", "publish") == tuple(
+        jobs[name]["needs"] for name in ("attest", "publish", "release")
+    )
+    assert "pypi" == jobs["publish"]["environment"]["name"]
+    assert recipe("release-check")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=str)
+def test_an_action_is_pinned_by_its_digest(path: Path):
+    """A tag can be moved to other code; the version is a comment for people and dependabot."""
+    uses = re.findall(r"(?m)^\s+(?:- )?uses: (.+)$", path.read_text())
+
+    assert uses
+    assert [] == [
+        each for each in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", each)
+    ]
+
+
+def test_the_workflows_use_one_version_of_an_action():
+    """An update reaches all of them."""
+    texts = (path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    found = {use for text in texts for use in re.findall(r"uses: ([\w./-]+)@(\w+)", text)}
+
+    assert len({name for name, _ in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name
+)
+def test_every_form_and_workflow_can_be_read(path: Path):
+    """A form has what the code host asks of it."""
+    content = yaml.safe_load(path.read_text())
+
+    if path.parent.name == "ISSUE_TEMPLATE" and path.name != "config.yml":
+        assert {"name", "description", "body"} <= set(content)
+        ids = [field["id"] for field in content["body"] if field["type"] != "markdown"]
+        assert sorted({*ids}) == sorted(ids)
+
+
+def test_the_published_metadata_has_no_tools():
+    """Tools for developers are dependency groups, which the set-up installs."""
+    extras = present(re.search(r"(?s)\[project.optional-dependencies\]\n(.+?)\n\n\[", PYPROJECT))[1]
+    groups = present(re.search(r"(?s)\[dependency-groups\]\n(.+?)\n\n\[tool", PYPROJECT))[1]
+
+    assert not {"check", "dev", "docs", "release", "test"} & {
+        *re.findall(r"(?m)^([\w-]+) = ", extras)
+    }
+    assert {"check", "dev", "docs", "release", "test"} == {*re.findall(r"(?m)^([\w-]+) = ", groups)}
+    assert '"--group", "dev"' in (ROOT / "scripts/setup_env.py").read_text()
 
 
 def test_the_coverage_of_the_protocol_is_of_modules_that_exist():

@@ -1,0 +1,1 @@
+from scripts.airflow_versions import *

@@ -1,0 +1,1 @@
+from scripts.check_wheel import *
