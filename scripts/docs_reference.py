@@ -25,6 +25,7 @@ from airflow_provider.runtime import _HOMES, errors
 from airflow_provider.runtime.cli.main import _parser
 from airflow_provider.runtime.failures.rules import describe_rules
 from airflow_provider.runtime.observe.samples import METRICS
+from tests.spark.mistakes import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -430,6 +431,9 @@ def errors_page() -> str:
         "An error with the exit code 2 is raised before anything is written.\n",
         "| error | is a | exit code | meaning |\n|---|---|---|---|",
         *rows,
+        "\n## Mistakes that Spark finds\n",
+        "Each has been made in a test, and shows this.\n",
+        *table(),
         "\n## Failure rules\n",
         "The first rule that fits decides the class of a failure.\n",
         describe_rules(),

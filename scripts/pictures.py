@@ -1,4 +1,4 @@
-"""Take the pictures of docs/ui.md: real Airflow services and Chromium, jobs made by hand.
+"""Take the pictures of docs/monitor.md: real Airflow services and Chromium, jobs made by hand.
 
 One task is really run: that of the stream that has failed, from whose page in Airflow the way to
 the cause begins. The other streams have only their rows in Airflow's database. `pngquant` makes the

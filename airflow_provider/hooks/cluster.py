@@ -127,7 +127,7 @@ class ClusterHook(DriverHook):
         )
         self.log.info("Driver %s is %s %s", record.driver_id, handle.launcher, handle.id)
         if self._choice.launcher_kind.is_experimental:
-            self.log.warning("Launcher %s is experimental: docs/launchers.md", handle.launcher)
+            self.log.warning("Launcher %s is experimental: docs/clusters.md", handle.launcher)
         return record
 
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:

@@ -84,7 +84,7 @@ class Scenario:
 
     @property
     def has_batch(self) -> bool:
-        """Tell whether docs/modes.md has BATCH for the job."""
+        """Tell whether docs/batch-or-stream.md has BATCH for the job."""
         return self.plan["tail"] != "timers" and self.plan["head"] != "distinct_within_watermark"
 
 

@@ -83,7 +83,7 @@ def _marked(found: re.Match[str]) -> str:
 
 
 def table() -> list[str]:
-    """Return the lines of the table in docs/errors.md: mistakes that Spark finds, with a fix."""
+    """Return the lines of the table of the reference: mistakes that Spark finds, with a fix."""
     head = ["| what is said | what to do | exit code |", "|---|---|---|"]
     shown = [each for each in MISTAKES if each.needs_spark and "  what to do: " in each.text]
     return [*head, *dict.fromkeys(map(_row, shown))]  # two may be told in the same words

@@ -1,4 +1,4 @@
-"""The example jobs, tested as a user tests a job: this is the code of docs/testing-jobs.md."""
+"""The example jobs, tested as a user tests a job: this is the code of docs/test-a-job.md."""
 
 import pytest
 from pyspark.sql import Row

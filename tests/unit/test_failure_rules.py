@@ -646,8 +646,8 @@ def find_rule_of(sign: str) -> str | None:
 
 
 def test_the_documentation_leads_to_the_table():
-    """docs/failures.md links the rules, of which the site shows the table."""
-    shown = (ROOT / "docs" / "failures.md").read_text("utf-8")
+    """docs/troubleshooting.md links the rules, of which the site shows the table."""
+    shown = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
 
     assert "(../airflow_provider/runtime/failures/rules.py)" in shown
     assert len(RULES) + 3 == len(describe_rules().splitlines())

@@ -430,7 +430,7 @@ def test_a_run_that_has_ended_has_no_metrics(job, capsys):
 
 def test_the_documentation_lists_every_metric():
     """The table has each metric with its unit and meaning, in order, and no other."""
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "monitor.md").read_text()
     rows = re.findall(r"(?m)^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", page)
 
     assert [(m.name, m.unit, m.meaning) for m in METRICS] == rows

@@ -10,7 +10,7 @@ def test_the_page_shows_the_test_that_is_run():
     shown = [
         block.text
         for block in blocks()
-        if block.location.startswith("docs/testing-jobs.md:")
+        if block.location.startswith("docs/test-a-job.md:")
         and block.language == "python"
         and not block.why_not_run
     ]

@@ -357,7 +357,7 @@ class EmrServerlessLauncher:
             *(exceptions.NoRegionError, exceptions.ProfileNotFound),
         ) as error:
             raise ConfigError(
-                f"{self._named}: {error}; complete the connection (docs/launchers.md)"
+                f"{self._named}: {error}; complete the connection (docs/clusters.md)"
             ) from None
         except exceptions.ParamValidationError as error:
             raise ConfigError(f"{self._named}: {operation}: {first_line(str(error))}") from None
@@ -382,7 +382,7 @@ class EmrServerlessLauncher:
             msg += "; correct application_id, and the region of the connection"
             return _MissingError(msg)
         if any(word in code for word in ("Access", "Client", "Signature", "Token")):
-            msg += "; correct the connection's keys, or permissions (docs/launchers.md lists them)"
+            msg += "; correct the connection's keys, or permissions (docs/clusters.md lists them)"
         else:
             msg += "; correct the operator's launcher_options"
         return SubmissionRefusedError(msg)

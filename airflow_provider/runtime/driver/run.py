@@ -86,7 +86,7 @@ def run_job(
         RunFailedError: the attempt failed; what was committed stays, the same request resumes.
         RunCancelledError: the attempt was cancelled; the same request resumes.
 
-    Crash safety: the same request resumes from any point; see docs/crash-table.md.
+    Crash safety: the same request resumes from any point; see docs/internals/crash-table.md.
     """
     clock = clock or SystemClock()
     with addressing(form=form_of(spec.entry)):

@@ -1,4 +1,4 @@
-"""The job directory: where each document lies; docs/job-directory.md has all."""
+"""The job directory: where each document lies; docs/internals/job-directory.md has all."""
 
 from __future__ import annotations
 

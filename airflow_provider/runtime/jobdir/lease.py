@@ -8,7 +8,7 @@ heartbeat has not changed for ``timeout_s`` *on the observer's own monotonic clo
 clocks are never compared.
 
 While the storage cannot be read nothing is measured, and of a long gap between two polls only half
-the timeout counts, so that the holder can renew first. docs/leases.md has the table.
+the timeout counts, so that the holder can renew first. docs/internals/protocol.md has the table.
 """
 
 from __future__ import annotations

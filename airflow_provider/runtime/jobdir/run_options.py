@@ -108,7 +108,6 @@ class Option:
     parse: Callable[[Any, str], Any] | None = None
     fixed: Callable[[Any], Any] | None = None
     is_once: bool = False
-    page: str | None = None
     how: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -183,7 +182,6 @@ class RunOptions:
         argument="mode",
         choices=MODES,
         fixed=whole,
-        page="modes",
     )
     until: str | None = option(
         "--until",
@@ -193,7 +191,6 @@ class RunOptions:
         argument="until",
         choices=UNTIL,
         fixed=whole,
-        page="how-a-job-ends",
     )
     at_end: str | None = option(
         "--at-end",
@@ -203,7 +200,6 @@ class RunOptions:
         argument="at_end",
         choices=AT_END,
         fixed=whole,
-        page="how-a-job-ends",
     )
     trigger_s: Seconds | None = option(
         "--trigger",
@@ -222,7 +218,6 @@ class RunOptions:
         takes="str | float | None",
         parse=parse_target_batch_time,
         metavar="DURATION|off",
-        page="batch-sizing",
     )
     allow_non_restored_state: bool = option(
         "--allow-non-restored-state",
@@ -232,7 +227,6 @@ class RunOptions:
         argument="allow_non_restored_state",
         action="store_true",
         is_once=True,
-        page="change-a-job",
     )
     allow_mixed_results: bool = option(
         "--allow-mixed-results",
@@ -241,7 +235,6 @@ class RunOptions:
         argument="allow_mixed_results",
         action="store_true",
         is_once=True,
-        page="change-a-job",
     )
     allow_known_bugs: tuple[str, ...] = option(
         "--allow-known-bug",
@@ -252,7 +245,6 @@ class RunOptions:
         parse=read_names,
         action="append",
         metavar="BUG",
-        page="known-spark-bugs",
     )
     replayable_runs: NonNegative = option(
         "--replayable-runs",
@@ -263,7 +255,6 @@ class RunOptions:
         takes="int | None",
         type=int,
         metavar="N",
-        page="replay-a-day",
     )
     restart: str | None = option(
         "--restart",
@@ -274,7 +265,6 @@ class RunOptions:
         takes="str | Mapping[str, Any] | None",
         parse=lambda value, name: parse_restart(value).to_text(),
         metavar="STRATEGY",
-        page="failures",
     )
     failover: Failover = option(
         "--failover",
@@ -284,7 +274,6 @@ class RunOptions:
         takes="str",
         parse=lambda value, name: Failover(value),
         choices=FAILOVERS,
-        page="failures",
     )
     fails_as: Mapping[str, str] = option(
         "--fails-as",
@@ -295,7 +284,6 @@ class RunOptions:
         parse=lambda values, name: FailureOverrides.parse(values).to_dict(),
         action="append",
         metavar="TYPE=CLASS",
-        page="failures",
     )
     late: str = option(
         "--late",
@@ -305,7 +293,6 @@ class RunOptions:
         argument="late",
         choices=LATE,
         fixed=_same_watermark,
-        page="late-rows",
     )
     late_limit: str | None = option(
         "--late-limit",
@@ -316,7 +303,6 @@ class RunOptions:
         takes="str | int | None",
         parse=lambda value, name: str(value),
         metavar="ROWS|SHARE",
-        page="late-rows",
     )
     missing_input: str = option(
         "--missing-input",
@@ -324,7 +310,6 @@ class RunOptions:
         default=RETRY,
         argument="missing_input",
         choices=MISSING_INPUT,
-        page="failures",
     )
 
     @classmethod

@@ -42,7 +42,7 @@ class Contents(enum.Enum):
 
 
 class Written(NamedTuple):
-    """How a document comes to its location, for docs/job-directory.md.
+    """How a document comes to its location, for docs/internals/job-directory.md.
 
     Attributes:
         how: ``once``: put if absent; ``completed``: then replaced by the process that has put it;

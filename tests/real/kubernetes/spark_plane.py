@@ -15,7 +15,7 @@ from tests.real.kubernetes.control_plane import ControlPlane
 from tests.real.kubernetes.servers import await_that
 
 NAMESPACE, ASKER, NOBODY = "streams", "asker", "nobody"
-PAGE = Path(__file__).parents[3] / "docs" / "launchers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 LABEL = "spark-stream-driver-id"
 DRIVER = "spark-kubernetes-driver"
 
