@@ -9,33 +9,36 @@ classes themselves.
 from __future__ import annotations
 
 import ast
-import dataclasses
-import functools
-import importlib
 import inspect
 import re
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from docs_reference import (
     HEAD,
     ROOT,
     Docstring,
-    Function,
-    argument_row,
     cell,
     found_in,
     listed,
-    maker_of,
     markdown,
     parameters_of,
     path_of,
 )
+from operator_signatures import (
+    Argument,
+    Source,
+    arguments_of,
+    rows_of,
+    source_of,
+    templates_of,
+    value_of,
+)
 
 from airflow_provider import get_provider_info
 from airflow_provider.hooks.submit_options import NOT_TAKEN
-from airflow_provider.runtime.jobdir.run_options import RunOptions, options_of
+from airflow_provider.runtime.jobdir.run_options import options_of
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
 
 PAGE: Final = ROOT / "docs" / "operators.md"
 POLICIES: Final = "airflow_provider.operators.retry_policy"
-SUBMIT_OPTIONS: Final = ("SubmitOptions", "airflow_provider.hooks.submit_options")
 IN_ASSETS: Final = "airflow_provider.triggers.stream_events"
 PAGES: Final = re.compile(r"docs/([a-z-]+)\.md")  # as docstrings name them
 PUBLIC: Final = re.compile(r"Spark\w+(Operator|Sensor|Trigger)")
@@ -157,200 +159,6 @@ IN_ALL_EVENTS: Final = ("job_dir", "poll_interval", "burst", "storage_conn_id")
 """Arguments that every trigger of events takes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A class of the package as it is parsed, and the module that it is in."""
-
-    node: ast.ClassDef
-    module: str
-
-    @functools.cached_property
-    def docstring(self) -> Docstring:
-        """Its docstring."""
-        return Docstring.of(self.node)
-
-    def lineage(self) -> Iterator[Source]:
-        """Yield the class and those of this package that it is derived from."""
-        yield self
-        for base in self.node.bases:
-            found = _defined(base.id, self.module) if isinstance(base, ast.Name) else None
-            if found is not None and isinstance(found[0], ast.ClassDef):
-                yield from Source(found[0], found[1]).lineage()
-
-    def value(self, attribute: str) -> Any:
-        """Return the value of an attribute of the class; None if no class of its lineage has it."""
-        for each in self.lineage():
-            for node in each.node.body:
-                if (found := _assigned(node, attribute)) is not None:
-                    return _value(found, each.module)
-        return None
-
-
-@dataclasses.dataclass(frozen=True)
-class Argument:
-    """An argument of a class.
-
-    Attributes:
-        name: of the argument.
-        annotation: its type, as the code has it.
-        default: its default as Python writes it; empty for an argument that must be given.
-    """
-
-    name: str
-    annotation: str
-    default: str
-
-    def row(self, meaning: str) -> str:
-        """Return its row in a table."""
-        return argument_row(self.name, self.annotation, self.default, meaning)
-
-
-# --- Reading the code ---------------------------------------------------------------------------
-
-
-@functools.cache
-def _body(module: str) -> Sequence[ast.stmt]:
-    return ast.parse(path_of(module).read_text()).body
-
-
-def _assigned(node: ast.stmt, name: str) -> ast.expr | None:
-    match node:
-        case ast.AnnAssign(target=ast.Name(id=found), value=value) if found == name:
-            return value
-        case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
-            return value
-        case _:
-            return None
-
-
-def _defined(name: str, module: str) -> tuple[ast.AST, str] | None:
-    """Return the class or the value that a module has under a name, and its home."""
-    for node in _body(module):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return node, module
-        if (value := _assigned(node, name)) is not None:
-            return value, module
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airflow_provider"):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return _defined(alias.name, str(node.module))
-    return None
-
-
-def _class(name: str, module: str) -> Source:
-    found = _defined(name, module)
-    if found is None or not isinstance(found[0], ast.ClassDef):
-        raise LookupError(f"{module} has no class {name}")
-    return Source(found[0], found[1])
-
-
-def _value(node: ast.AST, module: str) -> Any:
-    """Return the value of an expression of literals and of names that stand for them."""
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Tuple(elts=parts):
-            return tuple(each for part in parts for each in _parts(part, module))
-        case ast.Name(id=name) if (found := _defined(name, module)) is not None:
-            return _value(*found)
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-            return _class(name, module).value(attribute)
-        case ast.Attribute(value=member, attr="value"):  # of an enumeration
-            return _value(member, module)
-        case _:
-            raise LookupError(f"{module}: {ast.unparse(node)} is no literal")
-
-
-def _parts(node: ast.expr, module: str) -> Sequence[Any]:
-    if isinstance(node, ast.Starred):
-        return cast("Sequence[Any]", _value(node.value, module))
-    return [_value(node, module)]
-
-
-def _arguments(source: Source) -> Iterator[Argument]:
-    """Yield the arguments of a class, its own before those of the classes below it."""
-    seen = {"self"}
-    for each in source.lineage():
-        maker = maker_of(each.node)
-        if maker is None:
-            continue
-        for argument in (*_written(maker, each.module), *_declared(each)):
-            if argument.name not in seen:
-                seen.add(argument.name)
-                yield argument
-        if maker.args.kwarg is None:
-            return
-
-
-def _written(maker: Function, module: str) -> Iterator[Argument]:
-    """Yield the arguments that a signature lists."""
-    for argument, default in parameters_of(maker):
-        shown = repr(_value(default, module)) if default else ""
-        kind = ast.unparse(argument.annotation) if argument.annotation else ""
-        yield Argument(argument.arg, kind, shown)
-
-
-def _declared(source: Source) -> Iterator[Argument]:
-    """Yield the arguments that are declared as options."""
-    for kind in _taken(source):
-        for each in kind.parameters():
-            yield Argument(each.name, str(each.annotation), repr(each.default))
-
-
-def _taken(source: Source) -> Iterator[Any]:
-    """Yield the class of options that an ``__init__`` takes by ``@taking``."""
-    maker = maker_of(source.node)
-    for node in maker.decorator_list if maker is not None else ():
-        match node:
-            case ast.Call(func=ast.Name(id="taking"), args=[ast.Name(id=name)]):
-                found = _class(name, source.module)
-                yield getattr(importlib.import_module(found.module), name)
-            case _:
-                pass
-
-
-def _templates(source: Source) -> set[str] | None:
-    """Return the arguments that are fields with templates; None for a class without such fields.
-
-    An argument may be stored as a field of another name, as ``params`` is as ``job_params``.
-    """
-    fields = source.value("template_fields")
-    if fields is None:
-        return None
-    found = set(fields)
-    maker = maker_of(source.node)
-    for node in ast.walk(maker) if maker is not None else ():
-        match node:
-            case ast.Assign(targets=[ast.Attribute(attr=field)], value=value) if field in fields:
-                found |= {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-            case _:
-                pass
-    return found
-
-
-def _meanings(sources: Sequence[Source]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for source in sources:
-        sections = source.docstring.sections
-        for names, meaning in [*sections.get("Args", []), *sections.get("Attributes", [])]:
-            for name in names.split(", "):
-                found.setdefault(name, meaning)
-        for kind in _taken(source):
-            if issubclass(kind, RunOptions):
-                for argument, field in kind.arguments().items():
-                    found.setdefault(argument, f"{options_of(kind)[field].help}.")
-    return found
-
-
-# --- The page -----------------------------------------------------------------------------------
-
-
-def _rows(source: Source) -> dict[str, str]:
-    """Return the row of each argument of a class."""
-    meanings = _meanings([*source.lineage(), _class(*SUBMIT_OPTIONS)])
-    return {each.name: each.row(meanings.get(each.name, "")) for each in _arguments(source)}
-
-
 def _head(source: Source) -> Iterator[str]:
     name = source.node.name
     yield f"## {name}\n"
@@ -360,7 +168,7 @@ def _head(source: Source) -> Iterator[str]:
 
 def _main(source: Source) -> Iterator[str]:
     """Yield the section of the main operator, with its arguments in groups."""
-    rows = {**_rows(source), **OF_AIRFLOW}
+    rows = {**rows_of(source), **OF_AIRFLOW}
     yield from _head(source)
     for title, (about, _) in GROUPS.items():
         found = [rows.pop(name) for name in _names(title)]
@@ -379,9 +187,9 @@ def _main(source: Source) -> Iterator[str]:
 
 def _with_templates(source: Source, left_out: Sequence[str] = ()) -> Iterator[str]:
     """Yield the fields with templates, without those of whole groups that a class shares."""
-    found = (_templates(source) or set()) - {*left_out}
+    found = (templates_of(source) or set()) - {*left_out}
     if found:
-        names = [each.name for each in _arguments(source) if each.name in found]
+        names = [each.name for each in arguments_of(source) if each.name in found]
         more = ", and those of these groups" if left_out else ""
         yield _paragraph(f"Fields with templates: {listed(names)}{more}.")
 
@@ -415,7 +223,7 @@ def _names(title: str) -> list[str]:
 
 def _section(source: Source, main: Source) -> Iterator[str]:
     """Yield the section of a class, which refers to equal arguments of the main operator."""
-    of_main, rows = _rows(main), _rows(source)
+    of_main, rows = rows_of(main), rows_of(source)
     shared = [name for name, row in rows.items() if of_main.get(name) == row]
     yield from _head(source)
     yield "\n".join([HEAD, *(row for name, row in rows.items() if name not in shared)]) + "\n"
@@ -443,7 +251,7 @@ def _events() -> Iterator[str]:
     yield EVENTS_ABOUT
     yield "| trigger | one event for | its own arguments |\n|---|---|---|"
     for source in sources:
-        names = [each.name for each in _arguments(source) if each.name not in IN_ALL_EVENTS]
+        names = [each.name for each in arguments_of(source) if each.name not in IN_ALL_EVENTS]
         about, _, _ = source.docstring.text.partition("\n\n")
         yield f"| `{source.node.name}` | {cell(about)} | {listed(names)} |"
     for source in sources:
@@ -452,7 +260,7 @@ def _events() -> Iterator[str]:
             yield f"\n`{source.node.name}`: {more}"
     rows: dict[str, str] = {}
     for source in sources:
-        rows = {**_rows(source), **rows}
+        rows = {**rows_of(source), **rows}
     yield "\n" + "\n".join([HEAD, *rows.values()]) + "\n"
 
 
@@ -470,7 +278,7 @@ def _decorator(path: str) -> Iterator[str]:
     yield HEAD
     for argument, default in parameters_of(function):
         kind = ast.unparse(argument.annotation) if argument.annotation else ""
-        shown = repr(_value(default, module)) if default else ""
+        shown = repr(value_of(default, module)) if default else ""
         yield Argument(argument.arg, kind, shown).row(meanings[argument.arg])
     yield f"\nIt also takes the arguments of [`{MAIN}`](#{MAIN.lower()}).\n"
 
@@ -494,7 +302,8 @@ def page() -> str:
     lines = [ABOUT, *_main(main)]
     for each in info["task-decorators"]:
         lines += _decorator(each["class-name"])
-    for source in [*others, *_public(modules("sensors")), _class("FailureRetryPolicy", POLICIES)]:
+    policy = source_of("FailureRetryPolicy", POLICIES)
+    for source in [*others, *_public(modules("sensors")), policy]:
         lines += _section(source, main)
     lines += [*_events(), MADE_BY]
     return PAGES.sub(_link, "\n".join(lines).rstrip()) + "\n"
@@ -518,7 +327,7 @@ def arguments_module() -> str:
         for each in inspect.signature(BaseOperator.__init__).parameters.values()
         if each.name not in {"self", "params", "kwargs"}
     ]
-    ours = [each for each in _arguments(_class(*DRIVER)) if each.default]
+    ours = [each for each in arguments_of(source_of(*DRIVER)) if each.default]
     lines = [ARGUMENTS_ABOUT, *(f"    {name}: Any" for name in base)]
     lines += [DRIVER_ABOUT, *(f"    {each.name}: {each.annotation}" for each in ours)]
     return "\n".join(lines) + "\n"

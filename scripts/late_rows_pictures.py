@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/bad-and-late-rows.md: ``scripts/late_rows_pictures.py`` writes docs/images/.
+"""Draws the pictures of docs/bad-and-late-rows.md into docs/images/.
 
 Each is a small SVG with a style sheet of its own, so that it can be read on a light and a dark
 page. Files of 1,000 seconds each lie in the order in which they are read, and the watermark runs
