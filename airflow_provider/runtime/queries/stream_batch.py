@@ -18,6 +18,7 @@ from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.event_times import corrected_times, event_times_of
 from airflow_provider.runtime.queries.late_rows import LateRows
 from airflow_provider.runtime.queries.plan import items, source_of
+from airflow_provider.runtime.queries.skipped_eviction import skip_eviction
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -64,6 +65,8 @@ class StreamBatch:
     def stage(self, epochs: EpochCommitter, df: DataFrame, logged: LoggedBatch | None) -> None:
         """Run the batch, and pre-commit what the sinks have staged."""
         self._session = df.sparkSession
+        if self._execution is not None and self._query.planned:
+            skip_eviction(self._session._jvm, self._ran)
         self._rows = rows = BatchRows(
             self._query,
             began=self._began,
