@@ -14,19 +14,16 @@ submitted. Where Spark or Java do not allow that, the join evicts its rows.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
-from airflow_provider.runtime.queries.plan import executed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from airflow_provider.runtime.queries.plan import stateful_nodes
 
 log = logging.getLogger(__name__)
 
 _JOIN: Final = "StreamingSymmetricHashJoinExec"
 _PREDICATES: Final = "stateWatermarkPredicates"
-_WRITE_MATCHES_ALONE: Final = frozenset({"Inner", "LeftSemi"})
+_WITHOUT_UNMATCHED: Final = frozenset({"Inner", "LeftSemi"})
 
 
 def skip_eviction(jvm: Any, execution: Any) -> int:
@@ -45,17 +42,16 @@ def skip_eviction(jvm: Any, execution: Any) -> int:
         watermark_ms = int(execution.offsetSeqMetadata().batchWatermarkMs())
         if watermark_ms and not is_of_drain(watermark_ms):
             return 0
-        return sum(_clear(jvm, join) for join in _joins(execution.executedPlan()))
+        nodes = stateful_nodes(execution.executedPlan()) or ()
+        return sum(_clear(jvm, node) for node in nodes if _writes_matches_alone(node))
     except Py4JError as error:
         log.debug("the joins evict their rows, as Spark plans it: %s", error)
         return 0
 
 
-def _joins(plan: Any) -> Iterator[Any]:
-    for node in executed(plan):
-        is_join = node.getClass().getSimpleName() == _JOIN
-        if is_join and str(node.joinType()) in _WRITE_MATCHES_ALONE:
-            yield node
+def _writes_matches_alone(node: Any) -> bool:
+    is_join = str(node.getClass().getSimpleName()) == _JOIN
+    return is_join and str(node.joinType()) in _WITHOUT_UNMATCHED
 
 
 def _clear(jvm: Any, join: Any) -> bool:
