@@ -1,4 +1,4 @@
-"""Joins whose rows stay in the state of a drain, and drains that have nothing to flush."""
+"""Joins whose rows stay in the state of a drain."""
 
 from __future__ import annotations
 
@@ -78,15 +78,6 @@ def test_a_drain_leaves_the_rows_of_a_join_where_they_are(spark, location, kept,
     in_state = rows_in_state(location)
     assert in_state[DRAIN] > 0
     assert in_state[DRAIN - 1] < sum(map(len, LEFT + RIGHT))
-
-
-@pytest.mark.parametrize("query", ["joined", "distinct"])
-def test_a_query_whose_operators_write_immediately_has_no_drain_batch(spark, location, query):
-    """Its state has no row that the end of the input would write."""
-    rows = run(spark, location, query)
-
-    assert rows == run(spark, location, query, mode="batch")
-    assert list(range(len(LEFT))) == sorted(rows_in_state(location))
 
 
 def test_an_outer_join_evicts_its_rows(spark, location, kept):

@@ -59,7 +59,7 @@ class LogPosition:
 class DrainStep(str, enum.Enum):
     """The next step to drain a query."""
 
-    NOTHING = "nothing"  # no batch ever ran, or no operator keeps rows that a drain writes
+    NOTHING = "nothing"  # no batch ever ran, or no operator keeps state: there is nothing to flush
     RUN_OPEN = "run_open"  # an ordinary batch is planned: run it first, and it alone
     PLAN = "plan"  # plan the drain batch
     RUN_PLANNED = "run_planned"  # the drain batch is planned: run it, and it alone
@@ -67,12 +67,7 @@ class DrainStep(str, enum.Enum):
 
 
 def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
-    """Return the next step: a restarted drain continues where it died.
-
-    Args:
-        position: the position of the logs.
-        stateful: whether an operator keeps rows that a drain writes.
-    """
+    """Return the next step from the logs alone: a restarted drain continues where it died."""
     drain_planned = is_of_drain(position.watermark_ms)
     if position.open_batch is not None:
         return DrainStep.RUN_PLANNED if drain_planned else DrainStep.RUN_OPEN

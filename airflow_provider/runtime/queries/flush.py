@@ -65,11 +65,10 @@ def next_step_of(query: Query, checkpoint: Storage) -> DrainStep:
         CheckpointError: rows wait for a later watermark than any that Spark can count with.
     """
     position = query.logs.position()
-    reader = _DrainReader(query, spark_url(checkpoint.url))
-    may_wait = query.logs.is_stateful() and reader.may_have_waiting_rows()
-    step = next_drain_step(position, stateful=may_wait)
+    step = next_drain_step(position, stateful=query.logs.is_stateful())
     if step is not DrainStep.DONE or position.watermark_ms is None:
         return step
+    reader = _DrainReader(query, spark_url(checkpoint.url))
     left = [each for each in reader.left_after(position.last_commit) if each.rows != 0]
     if not left:
         return step
@@ -137,11 +136,6 @@ class _DrainReader:
             for placed in self._plan.values()
             for kind in [kind_named(placed.shape.kind)]
         )
-
-    def may_have_waiting_rows(self) -> bool:
-        """Whether any operator may keep rows that a drain writes."""
-        operators = self._definition.topology.operators
-        return operators is None or any(self._waiting_parts(e.id, e.kind) for e in operators)
 
     def may_have_timers(self) -> bool:
         operators = self._definition.topology.operators
