@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from streams import Location
 
+from airflow_provider.runtime.spark.local_permissions import set_permissions_in_java
 from tests.jvm import jvm_options
 from tests.unit.job_reader import strays
 
@@ -41,6 +42,7 @@ def spark_session() -> Iterator[Any]:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    set_permissions_in_java(session)  # as in a driver
     yield session
     if is_ours:
         session.stop()

@@ -59,10 +59,7 @@ def kept_forever(ctx: JobContext) -> DataFrame:
 
 def joined(ctx: JobContext) -> DataFrame:
     """Join two sources whose rows leave the state with time."""
-    right = events(ctx, "right", param="right")
-    right = right.select(F.col("time").alias("at"), F.col("k").alias("key"))
-    near = "k = key AND at BETWEEN time - INTERVAL 5 SECONDS AND time + INTERVAL 5 SECONDS"
-    both = events(ctx).join(right, F.expr(near))
+    both = _near(ctx)
     return both.select(seconds("time").alias("t"), seconds("at").alias("at"), "k")
 
 
@@ -75,12 +72,38 @@ def joined_forever(ctx: JobContext) -> DataFrame:
     return sums.select(seconds("window.start").alias("start"), "k", "v")
 
 
-def outer(ctx: JobContext) -> DataFrame:
-    """Join with the rows that have no partner, which Spark does not count as removed."""
+def joined_windows(ctx: JobContext) -> DataFrame:
+    """Aggregate what a join gives whose rows leave the state with time."""
+    pairs = _near(ctx).groupBy(F.window("time", "10 seconds"), "k").count()
+    return pairs.select(seconds("window.start").alias("start"), "k", "count")
+
+
+def with_windows(ctx: JobContext) -> DataFrame:
+    """Join rows with their windows, which a drain flushes into the join."""
+    most = events(ctx).groupBy(F.window("time", "10 seconds")).agg(F.max("v").alias("most"))
+    ends = most.select("most", F.window_time("window").alias("end"))
+    right = events(ctx, "right", param="right").select(F.col("time").alias("at"), "v")
+    of_window = "v = most AND at > end - INTERVAL 10 SECONDS AND at <= end"
+    both = right.join(ends, F.expr(of_window))
+    return both.select(seconds("at").alias("at"), "v")
+
+
+def left_semi(ctx: JobContext) -> DataFrame:
+    """Return rows that have a match, as groups."""
+    groups = _near(ctx, "left_semi").groupBy(F.window("time", "10 seconds"), "k").count()
+    return groups.select(seconds("window.start").alias("start"), "k", "count")
+
+
+def _near(ctx: JobContext, how: str = "inner") -> DataFrame:
     right = events(ctx, "right", param="right")
     right = right.select(F.col("time").alias("at"), F.col("k").alias("key"))
     near = "k = key AND at BETWEEN time - INTERVAL 5 SECONDS AND time + INTERVAL 5 SECONDS"
-    both = events(ctx).join(right, F.expr(near), "left_outer")
+    return events(ctx).join(right, F.expr(near), how)
+
+
+def outer(ctx: JobContext) -> DataFrame:
+    """Join with the rows that have no partner, which Spark does not count as removed."""
+    both = _near(ctx, "left_outer")
     return both.select(seconds("time").alias("t"), seconds("at").alias("at"), "k")
 
 
@@ -94,6 +117,6 @@ QUERIES = {
     each.__name__: each
     for each in (
         *(windows, lists, greatest, windows_of_windows, distinct, kept_forever),
-        *(joined, joined_forever, outer, sessions),
+        *(joined, joined_forever, joined_windows, with_windows, left_semi, outer, sessions),
     )
 }

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.base.names import quoted
 from airflow_provider.runtime.jobdir.epoch_documents import LateCount
-from airflow_provider.runtime.queries.plan import executed, has_state, items, operator_id
+from airflow_provider.runtime.queries.plan import DROPPED_ROWS, has_state, items, operator_id
 from airflow_provider.runtime.queries.taps import quarantine_columns, row_as_json
 from airflow_provider.runtime.spark.versions import class_named, engine_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
-_DROPPED: Final = "numRowsDroppedByWatermark"
 _EXPAND: Final = "ExpandExec"
 _FILTER: Final = "FilterExec"
 _JOIN: Final = "StreamingSymmetricHashJoinExec"
@@ -61,26 +60,34 @@ class _Late:
 
 
 class LateRows:
-    """The late rows of one finished batch of a query."""
+    """The late rows of one finished batch of a query.
 
-    def __init__(self, execution: Any, jvm: Any, *, quarantines: bool = False) -> None:
+    Args:
+        nodes: the nodes of its plan that count late rows; None if they are not known.
+        jvm: the JVM of Spark's driver.
+        quarantines: whether :meth:`quarantined` is asked for the rows.
+    """
+
+    def __init__(self, nodes: Sequence[Any] | None, jvm: Any, *, quarantines: bool = False) -> None:
         self._jvm, self._quarantines = jvm, quarantines
         self._found: dict[str, list[_Late]] = {}
-        self._plan = execution.lastExecution().executedPlan()
+        self._nodes = nodes
         self.dropped = 0
 
     def count(self) -> LateCount | None:
         """Count the rows that each stateful operator has dropped as late."""
         from py4j.protocol import Py4JError
 
+        if self._nodes is None:
+            return None
         rows: dict[str, int] = {}
         is_minimum = False
         try:
-            for node in executed(self._plan):
-                if not node.metrics().contains(_DROPPED):
+            for node in self._nodes:
+                if not node.metrics().contains(DROPPED_ROWS):
                     continue
                 operator = str(operator_id(node))
-                dropped = int(node.metrics().apply(_DROPPED).value())
+                dropped = int(node.metrics().apply(DROPPED_ROWS).value())
                 counted, is_least = dropped, False
                 plans: list[_Late] = []
                 if dropped and _kind(node) in _OF_GROUPS:

@@ -37,6 +37,8 @@ _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputP
 _WATERMARK: Final = "EventTimeWatermark"
 STATE_WRITER: Final = "StateStoreWriter"
 """What each stateful operator of a physical plan is."""
+UPDATED_ROWS: Final = "numUpdatedStateRows"
+DROPPED_ROWS: Final = "numRowsDroppedByWatermark"
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -172,6 +174,24 @@ def executed(plan: Any) -> Iterator[Any]:
     inside = _inside(plan)
     for child in items(plan.children()) if inside is None else [inside]:
         yield from executed(child)
+
+
+def stateful_nodes(plan: Any) -> list[Any] | None:
+    """Return the nodes of an executed plan that count rows in state or late rows; None if unknown.
+
+    Each node of a plan costs several calls of the JVM, so whatever needs them shares the list.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        return [node for node in executed(plan) if _counts_state(node.metrics())]
+    except Py4JError as error:
+        log.warning("the stateful operators of this batch are not known: %s", error)
+        return None
+
+
+def _counts_state(metrics: Any) -> bool:
+    return bool(metrics.contains(UPDATED_ROWS) or metrics.contains(DROPPED_ROWS))
 
 
 def has_state(plan: Any, jvm: Any) -> bool:

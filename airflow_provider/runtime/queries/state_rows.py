@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.operator_kinds import AGGREGATION, DEDUPE, JOIN
-from airflow_provider.runtime.queries.plan import executed, operator_id
+from airflow_provider.runtime.queries.plan import UPDATED_ROWS, operator_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,6 @@ TRACKED: Final = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 _INNER: Final = "Inner"  # an outer join does not count the rows that it writes without a match
 _RESTORE: Final = "StateStoreRestoreExec"
 _WRITTEN: Final = "numOutputRows"
-_UPDATED: Final = "numUpdatedStateRows"
 _REMOVED: Final = "numRemovedStateRows"
 _TOTAL: Final = "numTotalStateRows"
 _KEPT_BATCHES: Final = 128  # more than Spark keeps reports of
@@ -102,8 +101,8 @@ class StateRows:
         """Whether Spark's own reports have the rows in state."""
         return self._way in {_Way.NONE, _Way.LOOKUPS}
 
-    def ran(self, batch: int, plan: Any) -> RowsInState | None:
-        """Count after a batch, by its executed plan; None when that is not known."""
+    def ran(self, batch: int, nodes: Sequence[Any] | None) -> RowsInState | None:
+        """Count after a batch, by the stateful nodes of its plan; None when that is not known."""
         from py4j.protocol import Py4JError
 
         if self._way in {_Way.NONE, _Way.UNKNOWN}:
@@ -111,9 +110,9 @@ class StateRows:
         by_changes = self._way is _Way.CHANGES
         before = self._after.get(batch - 1) if by_changes else None
         found = None
-        if before is not None or not by_changes:
+        if nodes is not None and (before is not None or not by_changes):
             try:
-                found = _rows_after(plan, before)
+                found = _rows_after(nodes, before)
             except Py4JError as error:
                 log.debug("the rows in state after batch %d are not known: %s", batch, error)
         self._after[batch] = found
@@ -133,17 +132,17 @@ class StateRows:
         return {**progress, "stateOperators": counted}
 
 
-def _rows_after(plan: Any, before: RowsInState | None) -> RowsInState | None:
+def _rows_after(nodes: Sequence[Any], before: RowsInState | None) -> RowsInState | None:
     found: RowsInState = {}
-    for node in executed(plan):
+    for node in nodes:
         metrics = node.metrics()
-        if not metrics.contains(_UPDATED):
+        if not metrics.contains(UPDATED_ROWS):
             continue
         operator = str(operator_id(node))
         if before is None:
             found[operator] = _value(metrics, _TOTAL)
             continue
-        added = _value(metrics, _UPDATED) - _found_before(node)
+        added = _value(metrics, UPDATED_ROWS) - _found_before(node)
         found[operator] = before.get(operator, 0) + added - _value(metrics, _REMOVED)
         if found[operator] < 0:
             return None

@@ -17,7 +17,8 @@ from airflow_provider.runtime.queries.batch import (
 from airflow_provider.runtime.queries.batch_rows import BatchRows
 from airflow_provider.runtime.queries.event_times import corrected_times, event_times_of
 from airflow_provider.runtime.queries.late_rows import LateRows
-from airflow_provider.runtime.queries.plan import items, source_of
+from airflow_provider.runtime.queries.plan import items, source_of, stateful_nodes
+from airflow_provider.runtime.queries.skipped_eviction import skip_eviction
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -64,6 +65,8 @@ class StreamBatch:
     def stage(self, epochs: EpochCommitter, df: DataFrame, logged: LoggedBatch | None) -> None:
         """Run the batch, and pre-commit what the sinks have staged."""
         self._session = df.sparkSession
+        if self._execution is not None and self._query.planned:
+            skip_eviction(self._session._jvm, self._ran)
         self._rows = rows = BatchRows(
             self._query,
             began=self._began,
@@ -94,7 +97,8 @@ class StreamBatch:
         if self._execution is None:
             return BatchCounts(read=None, late=None, lost=self.lost, sources=None)
         jvm = self._query.df.sparkSession._jvm
-        self._late = LateRows(self._execution, jvm, quarantines=self._policy.quarantines_late)
+        nodes = self._stateful_nodes()
+        self._late = LateRows(nodes, jvm, quarantines=self._policy.quarantines_late)
         is_known = all(source.is_known for source in self._query.sources)
         taps = self._rows.count_taps()
         rows = self._count_sources(self._execution)
@@ -108,7 +112,13 @@ class StreamBatch:
             pushed=self._find_pushed() if self._is_first else {},
             event_times=event_times_of(self._ran),
             corrected=corrected_times(self._ran.executedPlan(), self._query.sources, rows or {}),
-            state_rows=self._state_rows.ran(self._number, self._ran.executedPlan()),
+            state_rows=self._state_rows.ran(self._number, nodes),
+        )
+
+    def _stateful_nodes(self) -> list[Any] | None:
+        planned = self._query.planned
+        return (
+            [] if planned is not None and not planned else stateful_nodes(self._ran.executedPlan())
         )
 
     def _count_sources(self, execution: Any) -> dict[str, int] | None:

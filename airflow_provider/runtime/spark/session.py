@@ -39,6 +39,7 @@ from airflow_provider.runtime.spark.defaults import (
     this_machine,
 )
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
+from airflow_provider.runtime.spark.local_permissions import set_permissions_in_java
 from airflow_provider.runtime.spark.spark_log import TEMPORARY, SparkLog, application_settings
 from airflow_provider.runtime.spark.versions import (
     check_version,
@@ -109,6 +110,7 @@ def start_spark(
     if log_file is not None and (spark_log is None or spark_log.path != log_file):
         log_file.unlink(missing_ok=True)  # the JVM was there before, or its log is the user's
     _warn_of_mixture(spark)
+    set_permissions_in_java(spark)
     ship_runtime(spark)
     return spark
 

@@ -13,6 +13,7 @@ differs in this, so that every query has one answer and every engine can read th
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import TYPE_CHECKING, Final
 
@@ -77,39 +78,81 @@ def write_events(
         seed: of the random numbers.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for name, parts in _tables(events, interval_ms, seed).items():
-        table = pa.concat_tables(parts)
-        for number in range(files):
-            rows = table.num_rows
-            span = range(rows * number // files, rows * (number + 1) // files)
-            chosen = np.arange(number, rows, files) if in_turns else np.array(span)
-            _write(folder / name, number, table.take(chosen))
-    keys = np.arange(SIDE_ROWS)
-    _write(folder / "side_input", 0, pa.table({"key": keys, "value": keys.astype(str)}))
+    with contextlib.ExitStack() as stack:
+        tables = {
+            name: _Table(folder / name, files, None if in_turns else rows, stack)
+            for name, rows in _rows_of(events).items()
+        }
+        for piece in _made(events, interval_ms, seed):
+            for name, rows in piece.items():
+                tables[name].write(rows)
+        keys = np.arange(SIDE_ROWS)
+        side = pa.table({"key": keys, "value": keys.astype(str)})
+        _Table(folder / "side_input", 1, None, stack).write(side)
 
 
-def _tables(events: int, interval_ms: int, seed: int) -> dict[str, list[pa.Table]]:
+class _Table:
+    """The files of a table, to which its rows are added piece by piece.
+
+    Args:
+        folder: is made.
+        files: the number of files.
+        rows: all rows, of which each file has a part; None for files that take turns.
+        stack: closes the files.
+    """
+
+    def __init__(
+        self, folder: Path, files: int, rows: int | None, stack: contextlib.ExitStack
+    ) -> None:
+        folder.mkdir(parents=True)
+        self._paths = [folder / f"{number:03d}.csv" for number in range(files)]
+        self._ends = None if rows is None else [rows * (n + 1) // files for n in range(files)]
+        self._writers: dict[Path, csv.CSVWriter] = {}
+        self._stack = stack
+        self._written = 0
+
+    def write(self, piece: pa.Table) -> None:
+        numbers = self._written + np.arange(piece.num_rows)
+        self._written += piece.num_rows
+        if self._ends is None:
+            file_of = numbers % len(self._paths)
+        else:
+            file_of = np.searchsorted(self._ends, numbers, side="right")
+        for number, path in enumerate(self._paths):
+            self._writer(path, piece.schema).write_table(
+                piece.take(np.flatnonzero(file_of == number))
+            )
+
+    def _writer(self, path: Path, schema: pa.Schema) -> csv.CSVWriter:
+        if path not in self._writers:
+            options = csv.WriteOptions(include_header=False, quoting_style="none")
+            writer = csv.CSVWriter(path, schema, write_options=options)
+            self._writers[path] = self._stack.enter_context(writer)
+        return self._writers[path]
+
+
+def _rows_of(events: int) -> dict[str, int]:
+    whole, left = divmod(events, EPOCH)
+    people, auctions = whole + min(left, 1), whole * AUCTIONS + min(max(left - 1, 0), AUCTIONS)
+    return {"person": people, "auction": auctions, "bid": events - people - auctions}
+
+
+def _made(events: int, interval_ms: int, seed: int) -> Iterator[dict[str, pa.Table]]:
     random = np.random.default_rng(seed)
     texts = _Texts(random)
-    parts: dict[str, list[pa.Table]] = {"person": [], "auction": [], "bid": []}
     for ids in _pieces(events):
         offset = ids % EPOCH
-        parts["person"].append(_people(ids[offset == 0], interval_ms, random, texts))
         is_auction = (offset > 0) & (offset <= AUCTIONS)
-        parts["auction"].append(_auctions(ids[is_auction], interval_ms, random, texts))
-        parts["bid"].append(_bids(ids[offset > AUCTIONS], interval_ms, random, texts))
-    return parts
+        yield {
+            "person": _people(ids[offset == 0], interval_ms, random, texts),
+            "auction": _auctions(ids[is_auction], interval_ms, random, texts),
+            "bid": _bids(ids[offset > AUCTIONS], interval_ms, random, texts),
+        }
 
 
 def _pieces(events: int) -> Iterator[np.ndarray]:
     for begin in range(0, events, PIECE):
         yield np.arange(begin, min(begin + PIECE, events))
-
-
-def _write(folder: Path, number: int, table: pa.Table) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    options = csv.WriteOptions(include_header=False, quoting_style="none")
-    csv.write_csv(table, folder / f"{number:03d}.csv", options)
 
 
 class _Texts:
