@@ -8,7 +8,7 @@ import pytest
 from streams import FORMATS, read_with_pandas, run_in, write_events
 
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.queries import stream_batch
+from airflow_provider.runtime.queries import skipped_eviction, stream_batch
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present
 
@@ -29,7 +29,7 @@ FIRST, DRAIN = 0, len(LEFT)
 def kept(monkeypatch):
     """Return for each batch how many joins have kept their rows."""
     found: list[int] = []
-    skip = stream_batch.skip_eviction
+    skip = skipped_eviction.skip_eviction
 
     def noted(*args):
         found.append(skip(*args))

@@ -1,4 +1,4 @@
-"""The contract of a source, as tests: subclass it for a source of your own, see docs/internals/extend.md.
+"""The contract of a source, as tests: subclass it for your own source (docs/internals/extend.md).
 
 Each test is a job with real runs: a fixture ``spark`` gives the session. It needs ``pytest`` and
 ``pyarrow``.

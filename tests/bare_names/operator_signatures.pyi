@@ -1,0 +1,1 @@
+from scripts.operator_signatures import *
