@@ -2,7 +2,8 @@
 
 The record lies with the old version, and decides which of the two may run. Each step is put before
 its action, so the same command continues after a crash; docs/internals/crash-table.md has the
-steps. From ``stopping`` on only the upgrade starts the old version, and from ``accepted`` on nothing does.
+steps. From ``stopping`` on only the upgrade starts the old version, and from ``accepted`` on
+nothing does.
 
 Steps are numbered over all upgrades of a directory, and put if absent, so at most one upgrade is
 open or accepted. A process that takes over an upgrade, under the lease
