@@ -77,7 +77,7 @@ def arguments() -> Names:
     ]
     sources = [
         *reader._public([*modules, reader.IN_ASSETS]),
-        reader._class("FailureRetryPolicy", reader.POLICIES),
+        reader.source_of("FailureRetryPolicy", reader.POLICIES),
     ]
     found = {
         source.node.name: {each.name: each.default for each in reader._arguments(source)}
