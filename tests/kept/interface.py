@@ -80,7 +80,7 @@ def arguments() -> Names:
         reader.source_of("FailureRetryPolicy", reader.POLICIES),
     ]
     found = {
-        source.node.name: {each.name: each.default for each in reader._arguments(source)}
+        source.node.name: {each.name: each.default for each in reader.arguments_of(source)}
         for source in sources
     }
     for each in info["task-decorators"]:
