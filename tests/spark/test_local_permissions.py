@@ -31,6 +31,19 @@ def test_a_permission_is_the_one_that_was_asked_for(spark, tmp_path, mode):
     assert int(mode, 8) == (tmp_path / "one").stat().st_mode & 0o7777
 
 
+def test_a_directory_keeps_its_group_for_new_files(spark, tmp_path):
+    """As with chmod: files that other users add to a shared directory belong to its group."""
+    assert set_permissions_in_java(spark)
+    tmp_path.chmod(0o2775)
+    path, files, hadoop = hadoop_of(spark, tmp_path)
+
+    files.setPermission(path, hadoop.permission.FsPermission("0755"))
+    assert files.mkdirs(hadoop.Path(path, "below"))
+
+    assert 0o2755 == tmp_path.stat().st_mode & 0o7777
+    assert (tmp_path / "below").stat().st_mode & 0o2000
+
+
 def test_files_and_directories_have_the_permissions_of_hadoops_own_class(spark, tmp_path):
     """What Spark writes is the same with both classes."""
     assert set_permissions_in_java(spark)

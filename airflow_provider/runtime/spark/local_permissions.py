@@ -35,15 +35,18 @@ public class LocalFiles extends %(known)s {
     public void setPermission(
         org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission permission)
         throws java.io.IOException {
-      if (permission.getStickyBit()) {  // Java has no call for it
+      java.nio.file.Path file = pathToFile(path).toPath();
+      Object mode = java.nio.file.Files.getAttribute(
+          file, "unix:mode", new java.nio.file.LinkOption[0]);
+      // Java sets nine bits and clears the others, where chmod keeps a directory's group id.
+      if (permission.getStickyBit() || (((Integer) mode).intValue() & 07000) != 0) {
         super.setPermission(path, permission);
         return;
       }
       String symbols = permission.getUserAction().SYMBOL + permission.getGroupAction().SYMBOL
           + permission.getOtherAction().SYMBOL;
       java.nio.file.Files.setPosixFilePermissions(
-          pathToFile(path).toPath(),
-          java.nio.file.attribute.PosixFilePermissions.fromString(symbols));
+          file, java.nio.file.attribute.PosixFilePermissions.fromString(symbols));
     }
   }
 }
