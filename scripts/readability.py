@@ -147,10 +147,7 @@ def main() -> None:
     print(f"{'page':58} {'words':>6} {'ease':>6} {'words/sentence':>15} {f'over {LONG}':>8}")
     for path, row in sorted(rows.items(), key=lambda pair: pair[1].ease):
         print(f"{path!s:58} {row.words:6} {row.ease:6.1f} {row.mean:15.1f} {row.long:8.0%}")
-    ease, mean, long = (
-        statistics.median(getattr(row, name) for row in rows.values())
-        for name in ("ease", "mean", "long")
-    )
+    ease, mean, long = _medians(rows, "ease", "mean", "long")
     total = sum(row.words for row in rows.values())
     print(f"{'median':58} {total:6} {ease:6.1f} {mean:15.1f} {long:8.0%}")
     tables = {path: measure_cells(text) for path, text in texts.items()}
@@ -160,15 +157,16 @@ def main() -> None:
         print(f"{tab:58} {sum(words):6} {len(words):6}")
 
 
+def _medians(rows: Mapping[Path, Readability | Cells], *names: str) -> list[float]:
+    return [statistics.median(getattr(row, name) for row in rows.values()) for name in names]
+
+
 def _print_cells(rows: Mapping[Path, Cells]) -> None:
     over = f"over {LONG_CELL}"
     print(f"\n{'tables of page':58} {'cells':>6} {'words/cell':>11} {over:>8} {'headless':>9}")
     for path, row in sorted(rows.items(), key=lambda pair: -pair[1].words):
         print(f"{path!s:58} {row.cells:6} {row.words:11.1f} {row.long:8.0%} {row.headless:9.0%}")
-    words, long, headless = (
-        statistics.median(getattr(row, name) for row in rows.values())
-        for name in ("words", "long", "headless")
-    )
+    words, long, headless = _medians(rows, "words", "long", "headless")
     total = sum(row.cells for row in rows.values())
     print(f"{'median':58} {total:6} {words:11.1f} {long:8.0%} {headless:9.0%}")
 

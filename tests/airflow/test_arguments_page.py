@@ -89,7 +89,7 @@ def templates(section: str) -> set[str]:
 
 
 def on_the_page(path: str) -> dict[str, str | None]:
-    """Return the arguments of a class and their defaults; an empty one is not told."""
+    """Return the arguments of a class and their defaults; an empty one is not shown."""
     section = sections()[path]
     if path == MAIN:
         found = {name: each for group in groups().values() for name, each in group.items()}
@@ -124,8 +124,8 @@ def test_the_page_has_every_argument_of_a_class(path: str) -> None:
     given, wanted = on_the_page(path), expected(kind)
 
     assert sorted(wanted) == sorted(given)
-    told = {each: default for each, default in given.items() if default != ""}
-    assert told == {each: wanted[each][0] for each in told}
+    shown = {each: default for each, default in given.items() if default != ""}
+    assert shown == {each: wanted[each][0] for each in shown}
     assert {each for each, (_, is_template) in wanted.items() if is_template} == templates(
         sections()[path]
     )

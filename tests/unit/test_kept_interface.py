@@ -47,7 +47,7 @@ def test_every_version_with_job_directories_has_its_interface() -> None:
     ],
 )
 def test_a_removal_is_found(before: Any, expected: list[str]) -> None:
-    """Of a group, of a name, and a code that has another number; an addition is none."""
+    """A removed group or name, and a code with another number; an addition is allowed."""
     now = {"events": {"end": ["run_id", "start"]}, "exit_codes": {"EXIT_OK": 0, "EXIT_USAGE": 2}}
 
     assert expected == list(interface.missing(before, now))
