@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
@@ -32,6 +33,7 @@ from scripts.benchmarks.nexmark.flink_side import (
     writes,
 )
 from scripts.benchmarks.nexmark.generator import write_events
+from scripts.benchmarks.nexmark.recordings import ALL_KINDS, recording, shares
 from scripts.benchmarks.nexmark.truth import Truth
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WORK: Final = ROOT / ".work" / "nexmark"
-CONF: Final = {"spark.driver.memory": "2g", "spark.sql.session.timeZone": "UTC"}
+PROFILES: Final = WORK / "profiles"
+CONF: Final = {"spark.sql.session.timeZone": "UTC"}
 ENTRY: Final = f"{queries.__file__}:nexmark"
 SIDES: Final = ("runtime", "plain", "flink")
 FILES: Final = 2  # one for each of Flink's slots, which reads what is late as lost
@@ -81,6 +84,8 @@ def main() -> int:
     parser.add_argument("--queries", default=",".join(queries.QUERIES))
     parser.add_argument("--modes", default="streaming,batch")
     parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--driver-memory", default="2g", help="of Spark")
+    parser.add_argument("--record", action="store_true", help="record a run more, and print shares")
     parser.add_argument("--keep", action="store_true", help="add to the last command's measures")
     arguments = parser.parse_args()
     os.environ["SPARK_STREAM_CACHE"] = str(WORK / "cache")
@@ -92,6 +97,8 @@ def main() -> int:
     with measured.open("a", encoding="utf-8") if names else contextlib.nullcontext() as log:
         for measure in run(events, names, arguments) if names else ():
             print(json.dumps(dataclasses.asdict(measure)), file=log, flush=True)
+    if arguments.record:
+        print_shares()
     lines = measured.read_text(encoding="utf-8").splitlines()
     return report([Measure(**json.loads(line)) for line in lines])
 
@@ -108,20 +115,29 @@ def make_events(count: int) -> Path:
 def run(events: Path, names: list[str], arguments: argparse.Namespace) -> Iterator[Measure]:
     """Measure each side in turns, query by query; the round that warms is not given."""
     truth, asked = Truth(events), arguments.sides.split(",")
-    shutil.rmtree(WORK / "runs", ignore_errors=True)
+    conf = {**CONF, "spark.driver.memory": arguments.driver_memory}
+    for folder in ("runs", "profiles"):
+        shutil.rmtree(WORK / folder, ignore_errors=True)
     with contextlib.ExitStack() as stack:
-        sides = Sides(events, truth, stack, asked)
-        for name in names:
-            for mode in arguments.modes.split(","):
-                for number in range(arguments.rounds + 1):
-                    for side in asked if number % 2 else reversed(asked):
-                        measure = sides.measure(side, name, mode)
-                        if measure is None:
-                            continue
-                        print(f"round {number}: {measure}", flush=True)
-                        if number:
-                            yield measure
+        sides = Sides(events, truth, stack, asked, conf)
+        for name, mode in itertools.product(names, arguments.modes.split(",")):
+            for number, side in turns(arguments.rounds, asked):
+                measure = sides.measure(side, name, mode)
+                if measure is None:
+                    continue
+                print(f"round {number}: {measure}", flush=True)
+                if number:
+                    yield measure
+            for side in asked if arguments.record else ():
+                sides.record(side, name, mode)
     shutil.rmtree(WORK / "runs", ignore_errors=True)
+
+
+def turns(rounds: int, sides: list[str]) -> Iterator[tuple[int, str]]:
+    """Give each round's sides, whose order changes; round 0 warms."""
+    for number in range(rounds + 1):
+        for side in sides if number % 2 else reversed(sides):
+            yield number, side
 
 
 # --- the sides ----------------------------------------------------------------------------------
@@ -131,9 +147,15 @@ class Sides:
     """Spark in this process, and a cluster of Flink beside it, as far as they are asked for."""
 
     def __init__(
-        self, events: Path, truth: Truth, stack: contextlib.ExitStack, asked: list[str]
+        self,
+        events: Path,
+        truth: Truth,
+        stack: contextlib.ExitStack,
+        asked: list[str],
+        conf: dict[str, str],
     ) -> None:
         self._events = events
+        self._conf = conf
         self._truth = truth
         self._runs = 0
         self._flink: FlinkSide | None = None
@@ -143,7 +165,7 @@ class Sides:
         if {"runtime", "plain"} & set(asked):
             from airflow_provider.runtime.spark.session import start_spark
 
-            self._spark = start_spark("nexmark", "local[*]", CONF)
+            self._spark = start_spark("nexmark", "local[*]", conf)
             self._spark.sparkContext.setLogLevel("ERROR")
             stack.callback(self._spark.stop)
 
@@ -165,6 +187,17 @@ class Sides:
             location / "output", ignore_errors=True
         )  # the first run's job has Spark's log
         return Measure(query, mode, side, wall_s, query_s, cpu_s, rows, difference)
+
+    def record(self, side: str, query: str, mode: str) -> None:
+        """Run a query once while Java Flight Recorder samples the side's JVMs."""
+        pids: tuple[int, ...] = ()
+        if side == "flink" and self._flink is not None:
+            pids = self._flink.worker_pids
+        elif self._spark is not None:
+            java: Any = self._spark.sparkContext._jvm
+            pids = (int(java.java.lang.ProcessHandle.current().pid()),)
+        with recording(pids, f"{query}-{mode}-{side}", PROFILES):
+            self.measure(side, query, mode)
 
     def _cpu_seconds(self, side: str) -> float:
         if self._flink is None:
@@ -192,7 +225,7 @@ class Sides:
             job_dir=job_dir,
             entry=ENTRY,
             params=params,
-            conf=CONF,
+            conf=self._conf,
             mode=mode,
             allow_known_bugs=queries.ALLOWED_BUGS.get(query, ()),
         )
@@ -215,7 +248,7 @@ class Sides:
             raise ValueError(query)
         is_batch, output = mode == "batch", str(location / "output")
         begun = time.time()
-        session = job_session(self._spark, CONF, is_batch=is_batch, on_disk=True)
+        session = job_session(self._spark, self._conf, is_batch=is_batch, on_disk=True)
         rows = queries.QUERIES[query](self._reader(session, is_batch=is_batch))
         columns = queries.PARTITIONED.get(query, ())
         if is_batch:
@@ -256,7 +289,7 @@ def cpu_seconds(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-# --- the table ----------------------------------------------------------------------------------
+# --- the tables ---------------------------------------------------------------------------------
 
 
 def report(measures: list[Measure]) -> int:
@@ -273,6 +306,17 @@ def report(measures: list[Measure]) -> int:
     wrong = [each for each in measures if each.side == "runtime" and each.difference]
     print("\n".join(f"WRONG: {each}" for each in wrong) or "every row equals the truth")
     return 1 if wrong else 0
+
+
+def print_shares() -> None:
+    """Print the share of each kind of work in each recorded run."""
+    runs: dict[str, list[Path]] = {}
+    for file in sorted(PROFILES.glob("*.jfr")):
+        runs.setdefault(file.stem.rpartition("-")[0], []).append(file)
+    print(f"| | {' | '.join(ALL_KINDS)} |\n{'|---' * len(ALL_KINDS)}|---|")
+    for name, files in runs.items():
+        found = shares(files)
+        print(f"| {name} | {' | '.join(f'{found.get(kind, 0):.0%}' for kind in ALL_KINDS)} |")
 
 
 def line_of(query: str, mode: str, sides: Mapping[str, list[Measure]]) -> str:

@@ -8,6 +8,8 @@ from typing import Final
 import duckdb
 
 QUERIES: Final = Path(__file__).with_name("truth.sql")
+MEMORY: Final = "4 GiB"
+"""Beyond it DuckDB uses the disk; its own default is most of the machine, where JVMs live, too."""
 PARTITIONED: Final = {"q10": ("dt", "hm")}
 """The last columns of a query that are names of folders."""
 
@@ -23,6 +25,8 @@ class Truth:
         self.events = str(events)
         self._duckdb = duckdb.connect()
         self._duckdb.execute("SET TimeZone = 'UTC'")
+        self._duckdb.execute(f"SET memory_limit = '{MEMORY}'")
+        self._duckdb.execute("SET temp_directory = ?", [f"{self.events}/.duckdb"])
         self._duckdb.execute("SET VARIABLE events = ?", [self.events])
         self._duckdb.execute(QUERIES.read_text(encoding="utf-8"))
 
