@@ -901,7 +901,7 @@ def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
 
     assert [2, 1] == [each["attempt"] for each in cause["occurrences"]]
     assert "NON_RECOVERABLE" == cause["failure"]["failure_class"]
-    assert cause["helps"].startswith("A retry alone will fail again: do first what the error says")
+    assert cause["helps"].startswith("A retry alone fails again: correct what the error names")
 
 
 def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None:

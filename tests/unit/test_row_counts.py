@@ -284,7 +284,7 @@ def test_a_run_says_what_it_has_rejected_and_which_rules_were_broken():
     assert [
         "2 of 12 records of source orders could not be read, and were quarantined (query q)",
         "3 of 10 rows broke the rule positive, and were quarantined (query q)",
-        "1 of 10 rows broke the rule known, and went on (query q)",
+        "1 of 10 rows broke the rule known, and were kept (query q)",
     ] == describe_dropped_rows(FINAL)
     assert ["not counted of query q: late rows: …"] == [*describe_uncounted(FINAL)]
 

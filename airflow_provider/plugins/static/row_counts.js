@@ -1,4 +1,4 @@
-// The row counts of a query: a bar from what was read to what went on, and the parts taken out.
+// The row counts of a query: a bar from what was read to what was kept, and the parts taken out.
 import { html } from "./host.js";
 import { isNothing, whole } from "./format.js";
 
@@ -12,11 +12,11 @@ export function partsOf(counts) {
   const [broke, late] = [counts.taken ?? 0, lateOf(counts)];
   if (!records.length && !Object.keys(counts.rules ?? {}).length && !late) return null;
   return [
-    { name: "went on", rows: Math.max(counts.rows_read - rejected - broke - late, 0), tone: "good" },
+    { name: "kept", rows: Math.max(counts.rows_read - rejected - broke - late, 0), tone: "good" },
     { name: "rejected", rows: rejected, tone: "bad" },
     { name: "broke a rule", rows: broke, tone: "warning" },
     { name: "late", rows: late, tone: "calm" },
-  ].filter((part) => part.rows || part.name === "went on");
+  ].filter((part) => part.rows || part.name === "kept");
 }
 
 const lateOf = (counts) => Object.values(counts.late ?? {}).reduce((sum, rows) => sum + (rows ?? 0), 0);
@@ -39,11 +39,11 @@ function Bar({ counts, parts, name, go }) {
     <div className="ss-bar" role="group" aria-label=${`Rows of query ${name}`}>
       ${parts.map(
         (part) =>
-          html`<button key=${part.name} type="button" className=${`ss-part ss-${part.tone}`} style=${{ flexGrow: part.rows }} title=${`${part.name}: ${whole(part.rows)}`} aria-label=${`${part.name}: ${whole(part.rows)} rows`} disabled=${part.name === "went on"} onClick=${() => go({ tab: TAB })}></button>`,
+          html`<button key=${part.name} type="button" className=${`ss-part ss-${part.tone}`} style=${{ flexGrow: part.rows }} title=${`${part.name}: ${whole(part.rows)}`} aria-label=${`${part.name}: ${whole(part.rows)} rows`} disabled=${part.name === "kept"} onClick=${() => go({ tab: TAB })}></button>`,
       )}
     </div>
     <p className="ss-muted">
-      ${[`${whole(counts.rows_read)} read`, ...parts.map((part) => `${whole(part.rows)} ${part.name}`), ...counted.map(([rule, each]) => `${whole(each.broken)} broke ${rule} and went on`)].join(" · ")}
+      ${[`${whole(counts.rows_read)} read`, ...parts.map((part) => `${whole(part.rows)} ${part.name}`), ...counted.map(([rule, each]) => `${whole(each.broken)} kept although they broke ${rule}`)].join(" · ")}
       ${counts.quarantined ? html`${" · "}<button type="button" className="ss-link" onClick=${() => go({ tab: TAB })}>${whole(counts.quarantined)} quarantined</button>` : null}
     </p>
   </div>`;

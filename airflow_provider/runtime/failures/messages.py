@@ -243,7 +243,7 @@ FIXES: Final[Mapping[FailureClass, str]] = {
 
 def _steps(again: str, after_fix: str) -> dict[FailureClass, str]:
     resumes = f"{again} resumes the run after its last committed batch; nothing is lost or repeated"
-    first = f"a retry alone will fail again: do first what the error says, then {after_fix}"
+    first = f"a retry alone fails again: correct what the error names, then {after_fix}"
     found = {each: f"{resumes}; {fix}" for each, fix in FIXES.items()}
     return {FailureClass.NON_RECOVERABLE: first, **found}
 

@@ -108,7 +108,7 @@ def _describe_quarantined_rows(report: RunReport) -> Iterator[str]:
         for rule, each in query.row_counts.rules.items():
             if each.broken:
                 what = f"{each.broken:,} of {each.rows:,} rows"
-                became = "were quarantined" if each.on == QUARANTINE else "went on"
+                became = "were quarantined" if each.on == QUARANTINE else "were kept"
                 yield f"{what} broke the rule {rule}, and {became} (query {name})"
 
 
