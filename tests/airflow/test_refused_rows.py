@@ -52,7 +52,7 @@ def test_a_limit_that_is_crossed_fails_the_task_until_its_input_is_repaired(
     assert "failed" == states[-1], log
     end = "\n".join(log.splitlines()[-LAST_LINES:]).replace("\\", "")
     assert "rule 'small' is broken by 5 of the run's 8 rows, and 3 rows are accepted" in end
-    shown = present(re.search("Some of them: (.*?)[.] Correct the input", end))[1].split("; ")
+    shown = present(re.search("Some of them: (.*?); correct the input", end))[1].split("; ")
     assert 3 == len({json.loads(row)["time"] for row in shown if json.loads(row)["v"] >= 8})
     assert [1, 2] == sorted(pd.read_parquet(location / "output")["v"])
 

@@ -12,6 +12,7 @@ from airflow_provider.runtime.errors import (
     LateRowsError,
     RefusedRowsError,
 )
+from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.jobdir.epoch_documents import totals_after
 from airflow_provider.runtime.jobdir.run_options import QUARANTINE, WAIT
 from airflow_provider.runtime.queries.plan import executed
@@ -83,11 +84,16 @@ class RowPolicy:
             shown = "; ".join(row[:_SHOWN] for row in examples(tap, rule))
             what = f"rule {rule.name!r}" if tap.source is None else f"source {tap.source!r}"
             verb = "is broken by" if tap.source is None else "cannot be read in"
-            raise RefusedRowsError(
-                f"query {self._query.name!r}: {what} {verb} {said_of}; batch {epoch} is not "
-                f"published. {f'Some of them: {shown}. ' if shown else ''}Correct the input, or "
-                "raise the limit, and run it again"
+            error = RefusedRowsError()
+            error.explanation = Explanation(
+                what=f"{what} {verb} {said_of}; batch {epoch} is not published"
+                + (f". Some of them: {shown}" if shown else ""),
+                query=self._query.name,
+                source=tap.source,
+                remedy="correct the input, raise the limit, or quarantine such rows, and run it "
+                "again",
             )
+            raise error
 
     @contextlib.contextmanager
     def checked_first(
