@@ -63,6 +63,13 @@ ROWS: Final[Mapping[str, Row]] = {
     "batch": _commands("BATCH", "test_batch"),
     "drain": _commands("streaming with windows, drain", "test_drain"),
     "join": _commands("outer join, drain", "test_join"),
+    "join-state": _streams(
+        "a join keeps rows that no output needs, and writes the same rows",
+        "test_skipped_eviction",
+        "test_a_drain_leaves_the_rows_of_a_join_where_they_are[joined_windows-rocksdb]",
+        "test_a_drain_leaves_the_rows_of_a_join_where_they_are[left_semi-rocksdb]",
+        "test_an_outer_join_evicts_its_rows",
+    ),
     "kill": _commands("`kill -9`, resume", "test_kill_and_resume"),
     "savepoint": _commands("savepoint, restore", "test_savepoint_and_restore"),
     "ends": _streams(

@@ -68,7 +68,7 @@ class Target:
         table = load(self._catalog(), f"ns.{self.name}")
         return table.scan(selected_fields=(column,)).to_arrow()[column].to_pylist()
 
-    def _sql(self, column: str) -> Any:
+    def _postgres(self, column: str) -> Any:
         import psycopg
 
         with psycopg.connect(self.url) as connection:

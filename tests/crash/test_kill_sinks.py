@@ -96,14 +96,14 @@ class Target:
             return []
         return list(zip(*scan.to_arrow().to_pydict().values(), strict=True))
 
-    def _sql(self):
+    def _postgres(self):
         return (
             self._ask("select v, mark from out")
             if self._ask("select to_regclass('out')")[0][0]
             else []
         )
 
-    _upsert = _sql
+    _upsert = _postgres
 
     def _ask(self, query):
         import psycopg

@@ -283,11 +283,13 @@ def test_mixed_results_that_are_asked_for(spark, bases, tmp_path):
 @pytest.mark.parametrize(
     "change", [c for c in MIXES if c.job != "other_window"], ids=lambda c: c.job
 )
-def test_each_change_can_be_asked_for(spark, bases, tmp_path, change):
+def test_each_change_can_be_asked_for(spark, tmp_path, change):
     """
     Spark itself goes on with each state that would mix results: it is the option alone that decides.
     """
-    location = a_copy(bases[change.base], tmp_path / "asked")
+    location = Location(tmp_path / "asked")
+    write_events(location.input, FIRST)
+    run_job(ask(location, change.base, run_id="r1"), spark=spark)
     write_events(location.input, LATER, first=1)
     final = run_job(ask(location, change.job, allow_mixed_results=True), spark=spark)
     assert "SUSPENDED" == final.outcome

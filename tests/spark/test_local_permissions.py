@@ -44,6 +44,21 @@ def test_a_directory_keeps_its_group_for_new_files(spark, tmp_path):
     assert (tmp_path / "below").stat().st_mode & 0o2000
 
 
+def test_a_directory_that_cannot_be_made_says_why(spark, tmp_path):
+    """Hadoop's own class says only that it failed; one that is there already is no failure."""
+    from py4j.protocol import Py4JJavaError
+
+    assert set_permissions_in_java(spark)
+    path, files, hadoop = hadoop_of(spark, tmp_path)
+
+    with pytest.raises(Py4JJavaError, match="File name too long"):
+        files.mkdirs(hadoop.Path(path, 300 * "x"))
+    with pytest.raises(Py4JJavaError, match="File name too long"):
+        files.create(hadoop.Path(path, 300 * "x" + "/below/one"))
+    assert files.mkdirs(hadoop.Path(path, "below"))
+    assert files.mkdirs(hadoop.Path(path, "below"))
+
+
 def test_files_and_directories_have_the_permissions_of_hadoops_own_class(spark, tmp_path):
     """What Spark writes is the same with both classes."""
     assert set_permissions_in_java(spark)

@@ -432,7 +432,7 @@ def test_rows_that_cannot_be_kept_are_refused_with_a_way_out(spark, location, ho
 
     with pytest.raises(ConfigError, match=message) as raised:
         check(spark, location, rules=keeps, **how)
-    assert "on='count'" in str(raised.value) or "kept=" in str(raised.value)
+    assert "on='count'" in str(raised.value) or "quarantine=" in str(raised.value)
     assert not location.job_dir.exists()
     check(spark, location, rules=rules, **how)
     assert counts(location)["small"] > 0

@@ -295,5 +295,6 @@ def check_in_flight_is_run_again(
 
 def files_read(checkpoint: Path, entry: int) -> set[str]:
     """Return the names of the files of one entry in the log of the source."""
-    lines = (checkpoint / f"sources/0/{entry}").read_text(encoding="utf-8").splitlines()
+    (file,) = checkpoint.glob(f"sources/*/{entry}")  # named, or numbered by older Sparks
+    lines = file.read_text(encoding="utf-8").splitlines()
     return {json.loads(line)["path"].rpartition("/")[2] for line in lines[1:]}

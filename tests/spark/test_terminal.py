@@ -59,7 +59,7 @@ def unwrapped(lines: list[str], columns: int) -> Iterator[str]:
     line = ""
     for row in lines:
         line += row
-        if len(row) < columns:
+        if len(row) < columns - 1:  # a blank at its end is not seen
             yield line
             line = ""
     if line:

@@ -6,6 +6,9 @@ with state, 4 ms of CPU time each. Java has a call for it. Hadoop chooses the cl
 by its scheme, so a class with that call is compiled with Janino, which Spark needs for its own
 code, and takes the place of Hadoop's class for ``file``. A class that the user has set
 (``fs.file.impl``) keeps its place.
+
+The class also says why a directory cannot be made. Hadoop says only that "Mkdirs failed", of which
+no rule of failures knows whether a retry may help.
 """
 
 from __future__ import annotations
@@ -47,6 +50,27 @@ public class LocalFiles extends %(known)s {
           + permission.getOtherAction().SYMBOL;
       java.nio.file.Files.setPosixFilePermissions(
           file, java.nio.file.attribute.PosixFilePermissions.fromString(symbols));
+    }
+
+    protected boolean mkOneDirWithMode(
+        org.apache.hadoop.fs.Path path, java.io.File directory,
+        org.apache.hadoop.fs.permission.FsPermission permission) throws java.io.IOException {
+      if (super.mkOneDirWithMode(path, directory, permission)) {
+        return true;
+      }
+      if (directory.exists()) {
+        return false;
+      }
+      // Hadoop calls File.mkdir, which gives no reason for a failure. This call throws it.
+      try {
+        java.nio.file.Files.createDirectory(
+            directory.toPath(), new java.nio.file.attribute.FileAttribute[0]);
+      } catch (java.nio.file.FileAlreadyExistsException error) {
+        return false;
+      }
+      setPermission(path, org.apache.hadoop.fs.permission.FsPermission.getDirDefault().applyUMask(
+          org.apache.hadoop.fs.permission.FsPermission.getUMask(getConf())));
+      return true;
     }
   }
 }
