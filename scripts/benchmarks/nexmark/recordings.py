@@ -1,4 +1,4 @@
-"""Where the time of a query goes: what Java Flight Recorder has sampled, in shares of its kinds."""
+"""Recordings of queries with Java Flight Recorder, and where they spend their time."""
 
 from __future__ import annotations
 
