@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, RefusedRowsError
 from airflow_provider.runtime.errors.explanation import (
     WIDEST,
     Explanation,
@@ -81,6 +81,17 @@ def test_the_line_of_a_screen_is_the_one_of_the_exception():
 
     assert FULL.line == line_in(log)
     assert line_in(["killed"]) is None
+
+
+def test_an_error_with_parts_is_one_line_in_a_record():
+    """A row that it shows may be a message with line breaks."""
+    error = RefusedRowsError()
+    error.explanation = Explanation(what="a row is refused: 1\n2", query="daily", remedy="fix it")
+
+    failure = classify(error, query="daily")
+
+    assert "a row is refused: 1\\n2" == failure.reason
+    assert 1 == len(failure.describe().splitlines()) == len(str(error).splitlines())
 
 
 def test_an_error_of_a_record_has_the_same_parts():

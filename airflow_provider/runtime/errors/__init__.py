@@ -50,7 +50,8 @@ class SparkStreamError(Exception):
 
     @property
     def parts(self) -> Explanation:
-        return self.explanation or Explanation(what=self._message().translate(_LINE_ENDS))
+        found = self.explanation or Explanation(what=self._message())
+        return dataclasses.replace(found, what=found.what.translate(_LINE_ENDS))
 
 
 class ConfigError(SparkStreamError, ValueError):
