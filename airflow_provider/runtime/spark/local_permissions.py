@@ -68,7 +68,9 @@ public class LocalFiles extends %(known)s {
       } catch (java.nio.file.FileAlreadyExistsException error) {
         return false;
       }
-      setPermission(path, org.apache.hadoop.fs.permission.FsPermission.getDirDefault().applyUMask(
+      org.apache.hadoop.fs.permission.FsPermission asked = permission != null
+          ? permission : org.apache.hadoop.fs.permission.FsPermission.getDirDefault();
+      setPermission(path, asked.applyUMask(
           org.apache.hadoop.fs.permission.FsPermission.getUMask(getConf())));
       return true;
     }
