@@ -27,7 +27,8 @@ KINDS: Final = {
     r"|flink\.table\.(runtime|data)|^(StreamExecCalc|BatchExecCalc|Calc|.*Aggs?Handler)",
 }
 """Kinds of work, each with the frames that show it; a sample is of the first that fits."""
-ALL_KINDS: Final = (*KINDS, "other", "beside the tasks")
+OTHER, BESIDE = "other", "beside the tasks"
+ALL_KINDS: Final = (*KINDS, OTHER, BESIDE)
 WORKERS: Final = re.compile(r"^Executor task|\(\d+/\d+\)#\d+$")
 """Threads that work on rows: Spark's tasks, and Flink's, which have an operator's name."""
 
@@ -62,7 +63,7 @@ def shares(files: Iterable[Path]) -> dict[str, float]:
 def _kind_of(event: str, sample: dict[str, Any]) -> str | None:
     """Return the kind of a sample; None for native code beside the tasks, which mostly waits."""
     if not WORKERS.search((sample["sampledThread"] or {}).get("javaName") or ""):
-        return "beside the tasks" if event == "jdk.ExecutionSample" else None
+        return BESIDE if event == "jdk.ExecutionSample" else None
     frames = [
         f"{frame['method']['type']['name'].replace('/', '.')}.{frame['method']['name']}"
         for frame in (sample["stackTrace"] or {"frames": ()})["frames"]
@@ -70,7 +71,7 @@ def _kind_of(event: str, sample: dict[str, Any]) -> str | None:
     for kind, pattern in KINDS.items():
         if any(re.search(pattern, frame) for frame in frames):
             return kind
-    return "other"
+    return OTHER
 
 
 def _jcmd(pid: int, *arguments: str) -> None:
