@@ -59,6 +59,19 @@ def test_a_directory_that_cannot_be_made_says_why(spark, tmp_path):
     assert files.mkdirs(hadoop.Path(path, "below"))
 
 
+def test_a_directory_whose_parent_is_gone_is_as_hadoop_has_it(spark, tmp_path):
+    """Between the making of the two another may remove the first: False, and the caller decides."""
+    assert set_permissions_in_java(spark)
+    path, files, _ = hadoop_of(spark, tmp_path / "gone" / "below")
+    raw = files.getRawFileSystem()
+    (make,) = [m for m in raw.getClass().getDeclaredMethods() if m.getName() == "mkOneDirWithMode"]
+    make.setAccessible(True)
+    arguments = spark.sparkContext._gateway.new_array(spark._jvm.Object, 3)
+    arguments[0], arguments[1] = path, raw.pathToFile(path)
+
+    assert make.invoke(raw, arguments) is False
+
+
 def test_files_and_directories_have_the_permissions_of_hadoops_own_class(spark, tmp_path):
     """What Spark writes is the same with both classes."""
     assert set_permissions_in_java(spark)

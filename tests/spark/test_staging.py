@@ -7,9 +7,11 @@ import sys
 import pytest
 
 from airflow_provider.runtime import files, spark_sink
+from airflow_provider.runtime.api.sinks import Committable, EpochId, OpenFence
 from airflow_provider.runtime.errors import ConfigError, RefusedRowsError
 from airflow_provider.runtime.errors.explanation import FailureClass
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.sinks import staging
 from airflow_provider.runtime.sinks.columns import NO_VALUE
 from airflow_provider.runtime.sinks.staging import stage_files
 
@@ -44,6 +46,27 @@ def test_no_rows_are_counted_too(spark, tmp_path, monkeypatch, with_pyarrow):
     ((path, _),) = staged.files
     assert 0 == staged.rows
     assert spark.read.parquet(str(tmp_path / "empty" / path)).columns == ["id"]
+
+
+def test_a_commit_beside_a_staging_leaves_its_folder(spark, tmp_path, monkeypatch):
+    """An epoch is published while the next one is staged, and removes the folders that are empty."""
+    sink, counted = files(str(tmp_path / "out")), staging._counted
+    first = EpochId("job", "query", 0, 1)
+    before = Committable(first, sink.stage(spark.range(2), first).data)
+
+    def beside_a_commit(df, file_format):
+        sink.commit(before, OpenFence())
+        assert (tmp_path / ".out.staging" / "query" / "1-1").is_dir()
+        return counted(df, file_format)
+
+    monkeypatch.setattr(staging, "_counted", beside_a_commit)
+    second = EpochId("job", "query", 1, 1)
+    after = Committable(second, sink.stage(spark.range(2, 5), second).data)
+    sink.commit(after, OpenFence())
+
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert list(range(5)) == sorted(row.id for row in rows)
+    assert not (tmp_path / ".out.staging").exists()
 
 
 @pytest.mark.long

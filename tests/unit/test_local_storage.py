@@ -16,7 +16,7 @@ import pytest
 from airflow_provider.runtime.api.sinks import OpenFence
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.storage.file_tree import flush
-from airflow_provider.runtime.storage.local import LocalStorage, sync_folder
+from airflow_provider.runtime.storage.local import LocalStorage, make_folder, sync_folder
 from airflow_provider.runtime.storage.mounts import check_folder
 from airflow_provider.runtime.storage.open import local_path_of
 from tests.present import present
@@ -330,3 +330,35 @@ def test_a_tree_that_cannot_be_removed_is_not_taken_for_gone(tmp_path, monkeypat
     storage.delete("tree")
 
     assert not (tmp_path / "tree").exists()
+
+
+def test_a_folder_is_made_while_others_remove_its_empty_parents(tmp_path, monkeypatch):
+    """As a commit does with the folders of staging, beside the staging of the next epoch."""
+    mkdir, races = Path.mkdir, iter(range(5))
+
+    def beside_another(self: Path) -> None:
+        if self.name == "c" and next(races, None) is not None:
+            self.parent.rmdir()
+            self.parent.parent.rmdir()
+        mkdir(self)
+
+    monkeypatch.setattr(Path, "mkdir", beside_another)
+    make_folder(tmp_path / "a" / "b" / "c")
+
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    assert next(races, None) is None
+
+
+def test_a_folder_that_cannot_be_made_is_tried_a_few_times(tmp_path, monkeypatch):
+    """Where the parent seems to be there and is not, as below /proc, nothing is repeated for ever."""
+    tried = []
+
+    def mkdir(self: Path) -> None:
+        tried.append(self)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+
+    with pytest.raises(FileNotFoundError, match="new"):
+        make_folder(tmp_path / "new", tries=3)
+    assert 3 * [tmp_path / "new"] == tried

@@ -12,7 +12,7 @@ from airflow_provider.runtime.api.sinks import EpochId
 from airflow_provider.runtime.base.names import NUMBER
 from airflow_provider.runtime.errors import ConfigError, SinkError, SparkStreamError
 from airflow_provider.runtime.sinks.columns import refusing_folder_values, with_folder_values
-from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, remove_tree
+from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, make_empty
 from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def stage_files(
     Raises:
         RefusedRowsError: a value of *partition_by* is the name of the folder without values.
     """
-    remove_tree(folder)
+    make_empty(folder)  # a commit beside this one removes the folders above it that are empty
     own = uuid.uuid4().hex[:8]
     location = f"{folder}/{own}"
     count_rows, rows = _counted(with_folder_values(df, partition_by), file_format)

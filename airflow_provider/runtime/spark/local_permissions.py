@@ -67,6 +67,8 @@ public class LocalFiles extends %(known)s {
             directory.toPath(), new java.nio.file.attribute.FileAttribute[0]);
       } catch (java.nio.file.FileAlreadyExistsException error) {
         return false;
+      } catch (java.nio.file.NoSuchFileException error) {
+        return false; // another has removed the folder above, and a retry helps
       }
       org.apache.hadoop.fs.permission.FsPermission asked = permission != null
           ? permission : org.apache.hadoop.fs.permission.FsPermission.getDirDefault();

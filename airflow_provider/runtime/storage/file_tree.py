@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider.runtime.storage.local import no_links, sync_folder
+from airflow_provider.runtime.storage.local import make_folder, no_links, sync_folder
 from airflow_provider.runtime.storage.local_folder import (
     LocalFolder,
     NotAFileError,
@@ -104,6 +104,14 @@ def folders_in(location: str | Storage) -> list[str]:
         for entry in found
         if entry["type"] == "directory"
     )
+
+
+def make_empty(url: str) -> None:
+    """Remove what is in the folder; where folders exist without files, make it."""
+    remove_tree(url)
+    local = local_path_of(url)
+    if local is not None:
+        make_folder(Path(local), flushed=False)
 
 
 def remove_tree(location: str | Storage) -> None:

@@ -201,14 +201,26 @@ def anchored(storage: Storage, path: str) -> Storage:
     return LocalStorage(storage.folder.root, storage.folder.inside, anchor=anchor)
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder and its parents, each flushed to the disk as a name in the one above."""
+def make_folder(folder: Path, *, flushed: bool = True, tries: int = 10) -> None:
+    """Make the folder and its parents; one that others remove meanwhile as empty is made again.
+
+    Args:
+        folder: the folder.
+        flushed: whether each is flushed to the disk as a name in the one above.
+        tries: how often it is made at most, if its parents are removed each time.
+    """
     if folder.is_dir():
         return
-    make_folder(folder.parent)
-    with contextlib.suppress(FileExistsError):  # made just now; a file there fails the next step
-        folder.mkdir()
-    sync_folder(folder.parent)
+    make_folder(folder.parent, flushed=flushed, tries=tries)
+    try:
+        with contextlib.suppress(FileExistsError):  # made just now; a file fails the next step
+            folder.mkdir()
+        if flushed:
+            sync_folder(folder.parent)
+    except FileNotFoundError:
+        if tries <= 1:
+            raise
+        make_folder(folder, flushed=flushed, tries=tries - 1)
 
 
 def sync_folder(folder: Path) -> None:
