@@ -208,7 +208,8 @@ def test_what_is_not_kept_is_left_out_or_ends_the_run(spark, location):
 
     assert ([(START, "a", 1)] * 8, []) == (counted.rows, counted.quarantined)
     assert {"records of events": 2} == counts(location)
-    assert f"{TIME},a,one" in str(error.value)
+    assert f"{TIME},a,one (v is no int: one, in 001.txt)" in str(error.value)
+    assert f"{TIME},b (has not 3 fields, in 001.txt)" in str(error.value)
     assert FailureClass.NON_RECOVERABLE is error.value.failure.failure_class
     assert not failing.output.exists() or not list(failing.output.glob("part-*"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+import urllib.parse
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.taps import SHOWN_ROWS
 from airflow_provider.runtime.sinks.committer import QuarantinedRows
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.taps import Rule, Tap
 
 log = logging.getLogger(__name__)
+
+_SHOWN: Final = 300  # characters of a row
 
 
 class BatchRows:
@@ -106,11 +109,21 @@ class BatchRows:
         return QuarantinedRows(rows.select(query, "*", at), expected)
 
     def examples(self, tap: Tap, rule: Rule) -> list[str]:
-        """Return a few rows that break a rule."""
+        """Return a few rows that break a rule, with what is wrong and where it is, if known."""
         try:
             rows = self._rows(tap)
-            found = tap.breaking(rows, rule).select("row").take(SHOWN_ROWS) if rows else []
+            columns = ("row", "reason", "origin")
+            found = tap.breaking(rows, rule).select(*columns).take(SHOWN_ROWS) if rows else []
         except Exception as error:  # noqa: BLE001 - they are a part of another error
             log.debug("no examples of rule %s: %s", rule.name, error)
             return []
-        return [str(row[0]) for row in found]
+        return [_example(*row) for row in found]
+
+
+def _example(row: str | None, reason: str | None, origin: str | None) -> str:
+    text, place = row or "", origin or ""
+    if "/" in place:  # a file, and the byte at which the read part of it begins
+        place = urllib.parse.unquote(place.rpartition("/")[2].rpartition(":")[0])
+    beside = ", ".join(filter(None, (reason, place and f"in {place}")))
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"{shown} ({beside})" if beside else shown

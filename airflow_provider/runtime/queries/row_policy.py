@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Examples = Callable[[Tap, Rule], list[str]]
 
 _WATERMARK: Final = "EventTimeWatermarkExec"
-_SHOWN: Final = 300  # characters of a row
 
 
 class RowPolicy:
@@ -81,7 +80,7 @@ class RowPolicy:
                     worst = broken, tap, rule, f"{said[0]}, and {said[1]} are accepted"
         if worst is not None:
             _, tap, rule, said_of = worst
-            shown = "; ".join(row[:_SHOWN] for row in examples(tap, rule))
+            shown = "; ".join(examples(tap, rule))
             what = f"rule {rule.name!r}" if tap.source is None else f"source {tap.source!r}"
             verb = "is broken by" if tap.source is None else "cannot be read in"
             error = RefusedRowsError()

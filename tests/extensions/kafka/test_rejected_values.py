@@ -61,5 +61,7 @@ def test_values_that_are_no_records_are_kept_with_their_offsets(
         assert 4 + 2 * len(bad) == found.final.rows_read
 
     fails = type(location)(location.root / "fails")
-    with pytest.raises(RunFailedError, match="source 'events' cannot be read in"):
+    with pytest.raises(
+        RunFailedError, match=rf"source 'events' cannot be read in.* in {topic}:\d:\d"
+    ):
         check(spark, fails, "messages", read={**read, "rejected": "fail"}, mode=mode, kept=None)
