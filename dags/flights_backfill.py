@@ -27,7 +27,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.slices import slice_of
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 SLICES = f"{DATA}/slices"
 # A pool that counts deferred tasks limits drivers over all workers: airflow pools set
 # spark_drivers 4 "Spark drivers" --include-deferred

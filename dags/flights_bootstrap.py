@@ -20,7 +20,7 @@ from airflow.sdk import dag, task
 from airflow_provider.operators.live_with_history import live_with_history
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 LOCATION = f"{DATA}/bootstrap"
 MOMENT = "2013-07-01T12:00:00Z"
 HISTORY = {"input": f"{LOCATION}/history", "output": f"{LOCATION}/output"}

@@ -14,7 +14,7 @@ from airflow.sdk import dag, task
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 # A drained job does not resume, so every DAG run has a job directory and an output of its own.
 THIS_RUN = "{{ run_id | replace(':', '') | replace('+', '_') }}"
 

@@ -20,7 +20,7 @@ from airflow.sdk import Asset, AssetWatcher, dag, task
 from airflow_provider.triggers.stream_events import SparkCompleteTrigger
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 STREAM = f"{DATA}/hourly"
 HOUR = Asset(
     "flights_hour",

@@ -30,7 +30,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable  # of every Ai
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 # With "@hourly" a run would have no hour of its own: its data interval begins when it ends.
 HOURLY: dict[str, Any] = {
     "schedule": CronDataIntervalTimetable("0 * * * *", timezone="UTC"),

@@ -18,7 +18,7 @@ from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 # One job directory for every run: the next one goes on where the last was stopped.
 JOB_DIR = f"{DATA}/stream/job"
 SAVEPOINT = Asset("flights_savepoint")

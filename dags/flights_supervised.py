@@ -22,7 +22,7 @@ from airflow_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 LOCATION = f"{DATA}/supervised"
 DELAYS = Asset("flights_daily_delays_so_far")
 

@@ -31,7 +31,7 @@ from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 from airflow_provider.slices import slice_of
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 JOBS = f"{HERE}/jobs/flight_tables.py"
 ONE_DAG = f"{DATA}/tables"
 BY_ASSETS = f"{DATA}/asset_tables"

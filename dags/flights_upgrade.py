@@ -17,7 +17,7 @@ from airflow_provider.extensions.upgrades.operator import SparkUpgradeOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("FLIGHTS_DATA", str(Path.home() / "flights"))
+DATA = os.environ.get("FLIGHTS_DATA") or str(Path.home() / "flights")
 BOTH: dict[str, Any] = {
     "job_dir": f"{DATA}/upgrade/1",  # of the first version
     "follow_upgrades": True,
