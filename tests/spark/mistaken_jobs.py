@@ -146,6 +146,12 @@ def one_name_twice(ctx: JobContext) -> None:
     ctx.write("counts", df, to=files(ctx.params["output"] + "2"))  # here
 
 
+def names_by_case(ctx: JobContext) -> None:
+    df = clicks(ctx)
+    out(ctx, df)
+    ctx.write("Counts", df, to=files(ctx.params["output"] + "2"))  # here
+
+
 def below_its_input(ctx: JobContext) -> None:
     ctx.write("counts", clicks(ctx), to=files(ctx.params["input"] + "/out"))  # here
 

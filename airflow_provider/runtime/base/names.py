@@ -46,6 +46,16 @@ def check_name(name: str, *, what: str) -> str:
     return name
 
 
+def check_case(name: str, others: Iterable[str], *, what: str) -> None:
+    """Refuse a name that differs from another by case alone: some disks take both for one."""
+    for other in others:
+        if other != name and other.lower() == name.lower():
+            raise ConfigError(
+                f"{what} {name!r}: it differs from {other!r} by case alone, and some disks have "
+                "one folder for both; rename one"
+            )
+
+
 def quoted(name: str) -> str:
     """Return the name of a column as Spark's SQL has it."""
     return "`" + name.replace("`", "``") + "`"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider.runtime.api.sinks import OnePhaseSink, Sink, VisibleSink
 from airflow_provider.runtime.base.extensions import ROW_CHECKS, load_known
-from airflow_provider.runtime.base.names import check_name
+from airflow_provider.runtime.base.names import check_case, check_name
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.fixes import words
 from airflow_provider.runtime.errors.refusals import Refusals
@@ -186,6 +186,7 @@ class JobContext(Callbacks):
         new = {name} if also is None else {name, f"{name}.also"}
         if any(source.name in new for source in self._sources):
             raise ConfigError(f"source {name!r} is read twice; keep the DataFrame and use it again")
+        check_case(name, (each.name for each in self._sources), what="source")
         given: dict[str, Any] = {"path": path, "schema": schema, "options": options}
         source = source_given(name, source, format, **given, order=read_order, bounded=bounded)
         source = started(name, source, starts, streaming=not self._is_batch)
@@ -356,6 +357,7 @@ class JobContext(Callbacks):
         check_name(name, what="query")
         if any(query.name == name for query in self._queries):
             raise ConfigError(f"query {name!r} is written twice; give each query a name of its own")
+        check_case(name, (each.name for each in self._queries), what="query")
         if output_mode not in OUTPUT_MODES:
             modes = ", ".join(OUTPUT_MODES)
             raise ConfigError(
