@@ -227,7 +227,7 @@ class JobSummaries:
             snapshot = self._jobs.poll(shown.job_dir, shown.run_id)
             newest = newest_other(task.address, shown)
             if shown.is_awaited and newest is not None:
-                return Overview(now, not_begun(task), newest=newest)
+                return Overview(now, self._lost(task, snapshot) or not_begun(task), newest=newest)
             histories = snapshot.histories
             summary = self._summary(task, snapshot, histories)
         except SparkStreamError as error:
@@ -255,10 +255,8 @@ class JobSummaries:
         summary, directory = unread(task), snapshot.directory
         if directory is None:
             return summary
-        if snapshot.run_id is None or task.state in _RED:
-            lost = self._lost_job(directory)
-            if lost is not None:
-                return dataclasses.replace(summary, state=RunState.MISSING, reason=lost)
+        if lost := self._lost(task, snapshot):
+            return lost
         summary = dataclasses.replace(summary, job=directory.name())
         if snapshot.run_id is None:
             return dataclasses.replace(summary, reason="nothing has begun in its job directory")
@@ -286,6 +284,15 @@ class JobSummaries:
             newest_savepoint_taken=saved.taken if saved else None,
             **facts,
         )
+
+    def _lost(self, task: IndexedTask, snapshot: RunSnapshot) -> JobSummary | None:
+        """Return the summary of a job whose directory is another one now; None for the same."""
+        if snapshot.directory is None or not (snapshot.run_id is None or task.state in _RED):
+            return None
+        reason = self._lost_job(snapshot.directory)
+        if reason is None:
+            return None
+        return dataclasses.replace(unread(task), state=RunState.MISSING, reason=reason)
 
     def _age_s(self, moment: str | None) -> float | None:
         return age_s(moment, self._clock.now())

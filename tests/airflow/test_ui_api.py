@@ -696,6 +696,29 @@ def test_an_hour_that_has_not_begun_is_not_another_one(
     assert of_hour(page, later, 0, "batches")["record"] is None
 
 
+def test_an_hour_that_finds_another_job_says_so(page: Page, hourly: HourlyJob) -> None:
+    """Its run was refused, since the directory is not the remembered one; that of others is there."""
+    from airflow.models.variable import Variable
+
+    from airflow_provider.hooks.job_memory import variable_of
+
+    refused = HourlyJob(hourly.root, dag_id="flights_refused")
+    refused.hour(9, "failed", 1)
+    shutil.rmtree(hourly.root / "runs" / refused.runs[0].run_id)
+    value = json.dumps({"job_dir": str(hourly.root), "identity": "0123456789abcde"})
+    with create_session() as session:
+        put_slices(
+            session, refused.dag_id, refused.task_id, refused.slices, job="j.py:f", run_id=None
+        )
+        session.add(Variable(key=variable_of(str(hourly.root)), val=value))
+
+    head = of_hour(page, refused, 0, "overview")
+
+    assert "missing" == head["job"]["state"]
+    assert "the job that ran here has the identity 0123456789abcde" in head["job"]["reason"]
+    assert hourly.runs[3].run_id == head["newest"]["spark_run_id"]
+
+
 def test_the_run_of_an_hour_is_that_after_its_clear(page: Page, hourly: HourlyJob) -> None:
     """A cleared hour that is replayed is shown under its address as soon as its driver has begun."""
     replay = PageJob(hourly.root, f"{hourly.runs[1].run_id}.r2", name="flights")
