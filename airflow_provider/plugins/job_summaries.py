@@ -17,6 +17,7 @@ from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkS
 from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
+from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.query_reports import output_sinks
 from airflow_provider.runtime.jobdir.row_counts import sum_of
@@ -159,6 +160,7 @@ class Overview:
     """One run of a job: its head, and its documents.
 
     Attributes:
+        may_act: whether the user may act on the job, of which the active version is shown.
         newest: the job's newest run, if another one is shown.
         unfinished: what keeps the job from running that somebody has begun, and what ends it.
         upgrade: the newest upgrade of this version by another one; None without one.
@@ -185,6 +187,19 @@ def _unfinished(
     if upgrade is not None and upgrade.is_open:
         return summary_of(upgrade, worker_of(directory, upgrade))
     return None if snapshot.liveness is Liveness.LIVE else what_is_unfinished(directory)
+
+
+def _newest_upgrade(
+    directory: JobDirectory, shown: ShownRun
+) -> tuple[JobDirectory, UpgradeRecord | None]:
+    """Return the newest upgrade of a run's version, or to it while it is on trial, and whose."""
+    upgrade = newest_upgrade(directory)
+    if upgrade is None and not shown.is_of_active:
+        old = directory_at(shown.active)
+        trial = newest_upgrade(old)
+        if trial is not None and trial.is_open:
+            return old, trial
+    return directory, upgrade
 
 
 def no_memory(_: JobDirectory) -> str | None:
@@ -235,12 +250,13 @@ class JobSummaries:
         directory = snapshot.directory
         if directory is None:
             return Overview(now, summary)
-        upgrade = newest_upgrade(directory)
+        upgraded, upgrade = _newest_upgrade(directory, shown)
         return Overview(
             now=now,
             job=summary,
+            may_act=shown.is_of_active,
             newest=newest,
-            unfinished=_unfinished(snapshot, directory, upgrade),
+            unfinished=_unfinished(snapshot, upgraded, upgrade),
             upgrade=upgrade,
             progress=_still_true(snapshot),
             final=snapshot.final,

@@ -116,7 +116,7 @@ def _job(service: StreamService) -> APIRouter:
     async def overview(task: JobTask, is_mine: Annotated[bool, Depends(may_act)]) -> Overview:
         """Return the state of the task's run, its queries and batches."""
         found = await service.read_run(task, lambda run: service.summaries.overview(task, run))
-        return dataclasses.replace(found, may_act=is_mine)
+        return dataclasses.replace(found, may_act=found.may_act and is_mine)
 
     @router.get("/savepoints")
     async def savepoints(task: JobTask) -> Savepoints:

@@ -13,10 +13,13 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
     active_directory,
     active_version,
+    upgrade_id,
 )
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.plugins.task_index import IndexedTask
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,11 @@ class ShownRun:
     active: str
     run_id: str | None = None
     is_awaited: bool = False
+
+    @property
+    def is_of_active(self) -> bool:
+        """Whether it is of the active version, on which actions act."""
+        return directory_at(self.job_dir).url == directory_at(self.active).url
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +66,12 @@ def shown_run(task: IndexedTask) -> ShownRun:
         return ShownRun(active, active)
     version = active_version(Version(first, "", "")) if active != first else None
     shared = [names.shared, *([version.run_id] if version is not None and version.run_id else [])]
-    for job_dir in dict.fromkeys((active, first)):
-        run_id = find_run(job_dir, names.instance, names.own, shared)
+    own, begun = names.own, list[str]()
+    if task.new_job_dir is not None:  # an upgrade's task is about the version that it begins
+        begun = [open_storage(task.new_job_dir).url]
+        own = upgrade_id(begun[0])
+    for job_dir in dict.fromkeys((*begun, active, first)):
+        run_id = find_run(job_dir, names.instance, own, shared)
         if run_id is not None:
             return ShownRun(job_dir, active, run_id)
     return ShownRun(active, active, is_awaited=True)
@@ -71,9 +83,17 @@ def newest_other(address: TaskInstanceAddress, shown: ShownRun) -> NewestRun | N
         return None
     directory = directory_at(shown.active)
     record = newest_run(directory)
-    if record is None or record.run_id == shown.run_id:
+    if record is None or record.run_id == shown.run_id or _is_later(shown, record):
         return None
     owner, task = owner_of(directory.run(record.run_id)), None
     if owner is not None and owner.dag_id == address.dag_id and owner.dag_run_id != address.run_id:
         task = dataclasses.replace(address, run_id=owner.dag_run_id)
     return NewestRun(record.run_id, record.started, record.interval, task)
+
+
+def _is_later(shown: ShownRun, newest: RunRecord) -> bool:
+    """Whether the run has begun after the newest one of the active version: it is on trial."""
+    if shown.is_of_active or shown.run_id is None:
+        return False
+    record = directory_at(shown.job_dir).run(shown.run_id).record()
+    return record is not None and record.started > newest.started

@@ -61,6 +61,7 @@ class IndexedTask:
         is_slice: whether the job directory is for that slice alone.
         has_begun: whether the operator has begun; a slice is listed before that, too.
         run_names: None for a task that owns no driver, such as one that takes a savepoint.
+        new_job_dir: the directory of the version that an upgrade's task begins.
         siblings: the task instances of the same stream, by the run that each one owns.
         failed: the failed ones, the newest first.
     """
@@ -73,6 +74,7 @@ class IndexedTask:
     is_slice: bool = False
     has_begun: bool = True
     run_names: RunNames | None = None
+    new_job_dir: str | None = None
     siblings: Mapping[str, IndexedTask] = dataclasses.field(default_factory=dict)
     failed: tuple[IndexedTask, ...] = ()
 
@@ -252,6 +254,7 @@ def _task(row: Any) -> IndexedTask:
         storage_conn_id=_text(rendered.get("storage_conn_id")),
         slice=_slice(row),
         run_names=_run_names(row, _text(rendered.get("run_id"))) if _JOB in rendered else None,
+        new_job_dir=_text(rendered.get("new_job_dir")),
     )
 
 

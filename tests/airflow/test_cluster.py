@@ -147,9 +147,9 @@ def test_the_result_is_exact_whatever_of_a_cluster_dies_in_a_batch(
     kill(workers, gated, airflow)
     gated.open_gate()
     states = airflow.follow(dag_id, run_id, TASK, until=ENDS, within=180)
-    final = airflow.xcom(dag_id, run_id, TASK)
 
     assert "success" == states[-1], airflow.logs(dag_id, run_id, TASK)
+    final = airflow.xcom(dag_id, run_id, TASK)
     assert ("FINISHED", attempts) == (final["outcome"], final["attempts"])
     assert gated.truth() == gated.result()
     check_one_driver(gated, attempts)

@@ -388,8 +388,9 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     airflow_services: Airflow,
 ) -> None:
     """
-    The page of the old version's task shows the stream that runs, with its log and *Stop*. Backups
-    and a stop by the old address act on it.
+    The page of the old version's task shows its run and names the version that has taken over; that
+    of the upgrade's task shows the trial, and then the stream that runs, with its log and actions.
+    Backups and a stop by the old address act on it.
     """
     night = Night(airflow_services, "upgraded")
     new = night.location / "jobs" / "orders-2"
@@ -401,12 +402,17 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     upgrade = airflow_services.trigger("night_upgrade", conf={**given, "new_job_dir": str(new)})
     saved_state = night.job_dir / "savepoints" / upgrade_id(str(new)) / "savepoint.json"
     wait_for("the old version has stopped", saved_state.exists, within=150)
+    night.dag_run = ("night_upgrade", upgrade, "upgrade")
+    trial = night.page()
     night.put("2.csv", 2)
     states = airflow_services.follow(
         "night_upgrade", upgrade, "upgrade", until=[*ENDED], within=240
     )
     assert "success" == states[-1], airflow_services.logs("night_upgrade", upgrade, "upgrade")
     night.wait_for_rows(1, 2)
+    night.dag_run = old_task
+    old = night.page()
+    night.dag_run = ("night_upgrade", upgrade, "upgrade")
     overview, log, runs = night.page(), night.page("log"), night.page("runs")
     saved = []
     for value in (3, 4):
@@ -420,10 +426,15 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     night.dag_run = old_task
     after = night.page("savepoints")
 
+    assert "on trial is the version in" in trial
+    assert "suspended" in old
+    assert f"this one does not start any more. It is in {new}" in old
+    assert not [text for text in (trial, old) if "Take savepoint" in text]
     for text in (overview, log):
         assert "running" in text
-        assert "Stop" in text
-    assert f"Job directory\n{new}" in overview
+        assert "Take savepoint" in text
+    for text in (trial, overview):
+        assert f"Job directory{new}" in text.replace("\n", "")  # a long one is broken
     assert "starting -> reading" in log
     assert "orders-2" in runs or "running" in runs
     assert [True, True] == [each["url"].startswith(f"{new}/savepoints/") for each in saved]

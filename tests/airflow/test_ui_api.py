@@ -40,10 +40,20 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.journal import RestorePlan
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, RunOwnerRecord
-from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeRecord,
+    UpgradeStep,
+    put_upgrade,
+    upgrade_id,
+)
 from airflow_provider.runtime.savepoints.restores import Restores
 from airflow_provider.runtime.storage.open import StoreCredentials, using
-from airflow_provider.runtime.testing.job_directories import a_run, an_attempt, rewind_run
+from airflow_provider.runtime.testing.job_directories import (
+    a_run,
+    an_attempt,
+    identified,
+    rewind_run,
+)
 from airflow_provider.slices import Slice
 from tests.present import present
 
@@ -523,6 +533,42 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     assert (300, 72) == (len(history["batches"]), len(history["hours"]))
     assert history["hours"][0]["hour"] < history["hours"][-1]["hour"] < history["batches"][0]["at"]
     assert ["savepoint"] == [mark["kind"] for mark in overview["marks"]]
+
+
+@pytest.mark.parametrize("step", list(UpgradeStep))
+def test_the_task_of_an_upgrade_shows_the_version_that_it_begins(
+    page: Page, tmp_path: Path, step: UpgradeStep
+) -> None:
+    """
+    Its trial, with what is known of the upgrade; once it is accepted, the active stream with its
+    actions; and what has become of one that was rejected.
+    """
+    old, to = PageJob(tmp_path / "orders"), str(tmp_path / "orders-2")
+    new = PageJob(tmp_path / "orders-2", upgrade_id(to)).at_work()
+    begun = dataclasses.replace(present(new.run.record()), started=ago(60))
+    new.run.storage.delete("run.json")
+    new.run.put_record(begun)
+    identified(new.storage)
+    record = UpgradeRecord(
+        by="d1", id=upgrade_id(to), to=to, entry="j.py:f", old_run_id="r1", began=ago(90), step=step
+    )
+    put_upgrade(JobDirectory(old.storage), record)
+    start = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
+    slices = [(Slice(interval=(start, start + dt.timedelta(hours=1))), "running", old.url)]
+    with create_session() as session:
+        (run_id,) = put_slices(session, "upgraded", "upgrade", slices, job="j.py:f", new_job_dir=to)
+
+    path = f"dags/upgraded/runs/{quote(run_id, safe='')}/tasks/upgrade/-1/overview"
+    answer = page.call("GET", path, "editor")
+    assert answer.is_success, answer.text
+    head = answer.json()
+
+    is_open = step in {UpgradeStep.STOPPING, UpgradeStep.TRIAL, UpgradeStep.REJECTED}
+    shown = head["job"]
+    assert (to, new.run.run_id) == (shown["job_dir"], shown["spark_run_id"])
+    assert (step is UpgradeStep.ACCEPTED) == head["may_act"]
+    assert head["newest"] is None
+    assert (step.value if is_open else None) == (head["upgrade"] or {}).get("step")
 
 
 @pytest.mark.parametrize("reason", ["no batch in 10 minutes", ""])

@@ -4,7 +4,7 @@ import { get, jobPath, post } from "./api.js";
 
 const POLL_MS = 1000;
 const ON_DRIVER = {
-  stop: ["Stop", "The driver ends the batch in flight, and then the run. The state stays: the next run goes on from it."],
+  stop: ["Stop", "The driver ends the batch in flight, and then the run. The state stays: the next run continues from it."],
   "stop-savepoint": ["Stop with savepoint", "The driver ends the batch in flight and the run, and takes a savepoint of it."],
   drain: ["Drain", "Ends the job for good: all windows and timers are flushed. The job cannot run again after this."],
   cancel: ["Cancel", "The driver ends at once; the batch in flight runs again when the run resumes."],

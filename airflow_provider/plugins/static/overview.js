@@ -33,7 +33,7 @@ const UPGRADES = {
   trial: "An upgrade is under way: on trial is the version in",
   accepted: "Another version has taken over, and this one does not start any more. It is in",
   rejected: "An upgrade was rejected, and what it has written is being reverted. Its version is in",
-  "rolled back": "An upgrade was rejected, and this version goes on. The other one is in",
+  "rolled back": "An upgrade was rejected, and this version continues. The other one is in",
 };
 
 function Upgrade({ upgrade }) {

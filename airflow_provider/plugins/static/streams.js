@@ -81,7 +81,7 @@ function Trouble({ job }) {
   </div>`;
 }
 
-/** The failed tasks of a stream that went on after them. */
+/** The failed tasks of a stream that continued after them. */
 function Failed({ job: { failed_tasks: failed, failed_count: count } }) {
   if (!count) return null;
   const more = count - failed.length;
