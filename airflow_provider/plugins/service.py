@@ -188,7 +188,9 @@ class StreamService:
         """Return a view of a run, by default of the one that the task instance is about."""
 
         def look_at(job_dir: str) -> T:
-            return look(shown_run(task) if run_id is None else ShownRun(job_dir, job_dir, run_id))
+            shown = shown_run(task)
+            is_own = run_id is None or run_id == shown.run_id
+            return look(shown if is_own else ShownRun(job_dir, job_dir, run_id))
 
         return await self.read(task, look_at, run_id=run_id)
 

@@ -558,16 +558,18 @@ def test_the_task_of_an_upgrade_shows_the_version_that_it_begins(
     with create_session() as session:
         (run_id,) = put_slices(session, "upgraded", "upgrade", slices, job="j.py:f", new_job_dir=to)
 
-    path = f"dags/upgraded/runs/{quote(run_id, safe='')}/tasks/upgrade/-1/overview"
-    answer = page.call("GET", path, "editor")
+    path = f"dags/upgraded/runs/{quote(run_id, safe='')}/tasks/upgrade/-1"
+    answer = page.call("GET", f"{path}/overview", "editor")
     assert answer.is_success, answer.text
     head = answer.json()
+    batches = page.call("GET", f"{path}/batches", params={"spark_run_id": new.run.run_id}).json()
 
     is_open = step in {UpgradeStep.STOPPING, UpgradeStep.TRIAL, UpgradeStep.REJECTED}
     shown = head["job"]
     assert (to, new.run.run_id) == (shown["job_dir"], shown["spark_run_id"])
     assert (step is UpgradeStep.ACCEPTED) == head["may_act"]
     assert head["newest"] is None
+    assert new.run.run_id == (batches["record"] or {}).get("run_id")
     assert (step.value if is_open else None) == (head["upgrade"] or {}).get("step")
 
 
