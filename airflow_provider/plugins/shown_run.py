@@ -48,14 +48,18 @@ class NewestRun:
     """The newest run of a job, for the page of another run.
 
     Attributes:
+        interval: its own, if it has one.
         task: the task instance that owns it; None if it was begun by a command or another DAG.
-        interval: the run's, if it has one.
+        dag_id: the DAG whose run has begun it; None for a command.
+        dag_run_id: that run.
     """
 
     spark_run_id: str
     started: str
     interval: tuple[str, str] | None
     task: TaskInstanceAddress | None
+    dag_id: str | None = None
+    dag_run_id: str | None = None
 
 
 def shown_run(task: IndexedTask) -> ShownRun:
@@ -85,10 +89,15 @@ def newest_other(address: TaskInstanceAddress, shown: ShownRun) -> NewestRun | N
     record = newest_run(directory)
     if record is None or record.run_id == shown.run_id or _is_later(shown, record):
         return None
-    owner, task = owner_of(directory.run(record.run_id)), None
-    if owner is not None and owner.dag_id == address.dag_id and owner.dag_run_id != address.run_id:
-        task = dataclasses.replace(address, run_id=owner.dag_run_id)
-    return NewestRun(record.run_id, record.started, record.interval, task)
+    owner = owner_of(directory.run(record.run_id))
+    if owner is None:  # an upgrade's driver is submitted from the directory of the version before
+        owner = owner_of(directory_at(shown.job_dir).run(record.run_id))
+    newest = NewestRun(record.run_id, record.started, record.interval, None)
+    if owner is None:
+        return newest
+    is_sibling = owner.dag_id == address.dag_id and owner.dag_run_id != address.run_id
+    task = dataclasses.replace(address, run_id=owner.dag_run_id) if is_sibling else None
+    return dataclasses.replace(newest, task=task, dag_id=owner.dag_id, dag_run_id=owner.dag_run_id)
 
 
 def _is_later(shown: ShownRun, newest: RunRecord) -> bool:

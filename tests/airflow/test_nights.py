@@ -429,6 +429,7 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     assert "on trial is the version in" in trial
     assert "suspended" in old
     assert f"this one does not start any more. It is in {new}" in old
+    assert "of DAG night_upgrade is newer" in old.replace("\n", "")
     assert not [text for text in (trial, old) if "Take savepoint" in text]
     for text in (overview, log):
         assert "running" in text

@@ -737,10 +737,13 @@ def test_an_hour_that_has_not_begun_is_not_another_one(
 
     assert ("failed", None) == (head["job"]["state"], head["job"]["spark_run_id"])
     assert "its task failed before its run began" in head["job"]["reason"]
-    assert (hourly.runs[3].run_id, None) == (
-        head["newest"]["spark_run_id"],
-        head["newest"]["task"],  # of another DAG, whose tasks this address does not know
-    )
+    newest = {
+        "spark_run_id": hourly.runs[3].run_id,
+        "task": None,  # of another DAG, whose tasks this address does not know
+        "dag_id": hourly.dag_id,
+        "dag_run_id": hourly.address(3)["run_id"],
+    }
+    assert newest == {key: head["newest"][key] for key in newest}
     assert of_hour(page, later, 0, "batches")["record"] is None
 
 

@@ -21,10 +21,11 @@ export function dagPath(dag_id) {
   return `/dags/${encodeURIComponent(dag_id)}`;
 }
 
+export const dagRunPath = (dag_id, run_id) => `${dagPath(dag_id)}/runs/${encodeURIComponent(run_id)}`;
+
 export function taskPath({ dag_id, run_id, task_id, map_index }) {
   const mapped = map_index >= 0 ? `/mapped/${map_index}` : "";
-  const [run, task] = [run_id, task_id].map(encodeURIComponent);
-  return `${dagPath(dag_id)}/runs/${run}/tasks/${task}${mapped}`;
+  return `${dagRunPath(dag_id, run_id)}/tasks/${encodeURIComponent(task_id)}${mapped}`;
 }
 
 /** The one name of a stream: that of its task, which is known before its driver has begun. */

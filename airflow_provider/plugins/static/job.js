@@ -1,7 +1,7 @@
 // One stream: its head, the actions, and the views as tabs.
 import { Link, React, html, useSearchParams } from "./host.js";
 import { Actions } from "./actions.js";
-import { dagPath, jobQuery, slicesQuery, streamName, taskPath } from "./addresses.js";
+import { dagPath, dagRunPath, jobQuery, slicesQuery, streamName, taskPath } from "./addresses.js";
 import { jobPath, useData } from "./api.js";
 import { Batches } from "./batches.js";
 import { ByRun } from "./by_run.js";
@@ -77,9 +77,10 @@ export function Job({ task }) {
 /** The job's newest run, where another one is shown. */
 function Newest({ newest, tab }) {
   if (!newest) return null;
-  const { interval, spark_run_id: run, task } = newest;
+  const { interval, spark_run_id: run, task, dag_id: dag } = newest;
   const name = interval ? sliceName({ start: interval[0], end: interval[1] }) : run;
-  return html`<p role="status" className="ss-note ss-note-calm">${task ? html`<${Link} to=${jobQuery(task, tab)} title=${run}>${name}</${Link}>` : html`Run <${Id} text=${run} />`} is newer, begun ${moment(newest.started)}.</p>`;
+  const of = dag ? html` of DAG <${Link} to=${dagRunPath(dag, newest.dag_run_id)}>${dag}</${Link}>` : "";
+  return html`<p role="status" className="ss-note ss-note-calm">${task ? html`<${Link} to=${jobQuery(task, tab)} title=${run}>${name}</${Link}>` : html`Run <${Id} text=${run} />${of}`} is newer, begun ${moment(newest.started)}.</p>`;
 }
 
 /** Why a stream is not well, and what to do; of one without a reason nothing. */
