@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.hooks.job_memory import identity_in, variable_of
 from airflow_provider.plugins.shared_reads import LeaseFacts, condition_of, lease_facts
-from airflow_provider.plugins.shown_run import NewestRun, ShownRun, newest_other
+from airflow_provider.plugins.shown_run import NewestRun, ShownRun, newest_other, upgrade_about
 from airflow_provider.plugins.task_index import TaskInstanceAddress  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.base.clock import to_iso
 from airflow_provider.runtime.base.typed_json import encode, read_json
@@ -17,14 +17,12 @@ from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkS
 from airflow_provider.runtime.errors.explanation import Failure
 from airflow_provider.runtime.jobdir.batch_history import BatchHistory  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.identity import check_remembered, lineage_of
-from airflow_provider.runtime.jobdir.layout import directory_at
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.query_reports import output_sinks
 from airflow_provider.runtime.jobdir.row_counts import sum_of
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint  # noqa: TC001 - FastAPI reads it
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
-    newest_upgrade,
     summary_of,
     worker_of,
 )
@@ -189,19 +187,6 @@ def _unfinished(
     return None if snapshot.liveness is Liveness.LIVE else what_is_unfinished(directory)
 
 
-def _newest_upgrade(
-    directory: JobDirectory, shown: ShownRun
-) -> tuple[JobDirectory, UpgradeRecord | None]:
-    """Return the newest upgrade of a run's version, or to it while it is on trial, and whose."""
-    upgrade = newest_upgrade(directory)
-    if upgrade is None and not shown.is_of_active:
-        old = directory_at(shown.active)
-        trial = newest_upgrade(old)
-        if trial is not None and trial.is_open:
-            return old, trial
-    return directory, upgrade
-
-
 def no_memory(_: JobDirectory) -> str | None:
     """Remember no job directory."""
 
@@ -250,7 +235,7 @@ class JobSummaries:
         directory = snapshot.directory
         if directory is None:
             return Overview(now, summary)
-        upgraded, upgrade = _newest_upgrade(directory, shown)
+        upgraded, upgrade = upgrade_about(shown, directory)
         return Overview(
             now=now,
             job=summary,

@@ -13,13 +13,16 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     Version,
     active_directory,
     active_version,
+    newest_upgrade,
     upgrade_id,
 )
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.plugins.task_index import IndexedTask
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +101,27 @@ def newest_other(address: TaskInstanceAddress, shown: ShownRun) -> NewestRun | N
     is_sibling = owner.dag_id == address.dag_id and owner.dag_run_id != address.run_id
     task = dataclasses.replace(address, run_id=owner.dag_run_id) if is_sibling else None
     return dataclasses.replace(newest, task=task, dag_id=owner.dag_id, dag_run_id=owner.dag_run_id)
+
+
+def upgrade_about(
+    shown: ShownRun, directory: JobDirectory
+) -> tuple[JobDirectory, UpgradeRecord | None]:
+    """Return the newest upgrade from the version of a run, or to it while it is on trial.
+
+    Args:
+        shown: the run.
+        directory: the one that has it.
+
+    Returns:
+        The directory that has the upgrade, and the upgrade; None without one.
+    """
+    upgrade = newest_upgrade(directory)
+    if upgrade is None and not shown.is_of_active:
+        old = directory_at(shown.active)
+        trial = newest_upgrade(old)
+        if trial is not None and trial.is_open:
+            return old, trial
+    return directory, upgrade
 
 
 def _is_later(shown: ShownRun, newest: RunRecord) -> bool:
