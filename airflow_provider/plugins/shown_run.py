@@ -90,7 +90,9 @@ def newest_other(address: TaskInstanceAddress, shown: ShownRun) -> NewestRun | N
         return None
     directory = directory_at(shown.active)
     record = newest_run(directory)
-    if record is None or record.run_id == shown.run_id or _is_later(shown, record):
+    if record is None or record.run_id == shown.run_id:
+        return None
+    if _is_stopped_for(shown, record, directory):
         return None
     owner = owner_of(directory.run(record.run_id))
     if owner is None:  # an upgrade's driver is submitted from the directory of the version before
@@ -124,9 +126,8 @@ def upgrade_about(
     return directory, upgrade
 
 
-def _is_later(shown: ShownRun, newest: RunRecord) -> bool:
-    """Whether the run has begun after the newest one of the active version: it is on trial."""
-    if shown.is_of_active or shown.run_id is None:
-        return False
-    record = directory_at(shown.job_dir).run(shown.run_id).record()
-    return record is not None and record.started > newest.started
+def _is_stopped_for(shown: ShownRun, newest: RunRecord, active: JobDirectory) -> bool:
+    """Whether the newest run of the active version was stopped to begin the shown one."""
+    upgrade = newest_upgrade(active)
+    stopped = (shown.run_id, newest.run_id)
+    return upgrade is not None and (upgrade.id, upgrade.old_run_id) == stopped

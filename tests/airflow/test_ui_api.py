@@ -545,9 +545,6 @@ def test_the_task_of_an_upgrade_shows_the_version_that_it_begins(
     """
     old, to = PageJob(tmp_path / "orders"), str(tmp_path / "orders-2")
     new = PageJob(tmp_path / "orders-2", upgrade_id(to)).at_work()
-    begun = dataclasses.replace(present(new.run.record()), started=ago(60))
-    new.run.storage.delete("run.json")
-    new.run.put_record(begun)
     identified(new.storage)
     record = UpgradeRecord(
         by="d1", id=upgrade_id(to), to=to, entry="j.py:f", old_run_id="r1", began=ago(90), step=step
