@@ -231,10 +231,10 @@ class JobSummaries:
             histories = snapshot.histories
             summary = self._summary(task, snapshot, histories)
         except SparkStreamError as error:
-            return Overview(now, not_understood(task, error))
+            return Overview(now, not_understood(task, error), may_act=shown.is_of_active)
         directory = snapshot.directory
         if directory is None:
-            return Overview(now, summary)
+            return Overview(now, summary, may_act=shown.is_of_active)
         upgraded, upgrade = upgrade_about(shown, directory)
         return Overview(
             now=now,
