@@ -161,7 +161,7 @@ class Overview:
         may_act: whether the user may act on the job, of which the active version is shown.
         newest: the job's newest run, if another one is shown.
         unfinished: what keeps the job from running that somebody has begun, and what ends it.
-        upgrade: the newest upgrade of this version by another one; None without one.
+        upgrade: the newest upgrade of this version by another one, or its own while it is on trial.
         progress: without live-only values if no driver is at work.
         does: what each kind of stateful operators does.
     """

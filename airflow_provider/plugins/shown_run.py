@@ -43,6 +43,8 @@ class ShownRun:
     @property
     def is_of_active(self) -> bool:
         """Whether it is of the active version, on which actions act."""
+        if self.job_dir == self.active:
+            return True
         return directory_at(self.job_dir).url == directory_at(self.active).url
 
 
@@ -127,7 +129,13 @@ def upgrade_about(
 
 
 def _is_stopped_for(shown: ShownRun, newest: RunRecord, active: JobDirectory) -> bool:
-    """Whether the newest run of the active version was stopped to begin the shown one."""
+    """Whether the newest run of the active version was stopped to begin the shown one.
+
+    Not while the shown one is only submitted, from the old version's directory: beside a newer run
+    the page offers no actions, and these would act on the version that is stopped.
+    """
+    if shown.is_of_active:
+        return False
     upgrade = newest_upgrade(active)
     stopped = (shown.run_id, newest.run_id)
     return upgrade is not None and (upgrade.id, upgrade.old_run_id) == stopped

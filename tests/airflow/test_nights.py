@@ -402,6 +402,8 @@ def test_after_an_upgrade_the_old_address_means_the_new_version(
     upgrade = airflow_services.trigger("night_upgrade", conf={**given, "new_job_dir": str(new)})
     saved_state = night.job_dir / "savepoints" / upgrade_id(str(new)) / "savepoint.json"
     wait_for("the old version has stopped", saved_state.exists, within=150)
+    begun = new / "runs" / upgrade_id(str(new)) / "run.json"
+    wait_for("the new version has begun", begun.exists, within=60)
     night.dag_run = ("night_upgrade", upgrade, "upgrade")
     trial = night.page()
     night.put("2.csv", 2)

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import pytest
 from airflow.utils.session import create_session
+from handmade import Job
 from handmade_hours import HourlyJob
 from handmade_page import IMG, PageJob, ago, put_slices, put_tasks
 from outside import install
@@ -535,6 +536,20 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     assert ["savepoint"] == [mark["kind"] for mark in overview["marks"]]
 
 
+def path_of_upgrade(old: PageJob, to: str, step: UpgradeStep) -> str:
+    """Put an upgrade of run r1 at a step, and a task that carries it out; return its path."""
+    record = UpgradeRecord(
+        by="d1", id=upgrade_id(to), to=to, entry="j.py:f", old_run_id="r1", began=ago(90), step=step
+    )
+    put_upgrade(JobDirectory(old.storage), record)
+    start = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
+    slices = [(Slice(interval=(start, start + dt.timedelta(hours=1))), "running", old.url)]
+    with create_session() as session:
+        (run_id,) = put_slices(session, "upgraded", "upgrade", slices, job="j.py:f", new_job_dir=to)
+
+    return f"dags/upgraded/runs/{quote(run_id, safe='')}/tasks/upgrade/-1"
+
+
 @pytest.mark.parametrize("step", list(UpgradeStep))
 def test_the_task_of_an_upgrade_shows_the_version_that_it_begins(
     page: Page, tmp_path: Path, step: UpgradeStep
@@ -546,16 +561,8 @@ def test_the_task_of_an_upgrade_shows_the_version_that_it_begins(
     old, to = PageJob(tmp_path / "orders"), str(tmp_path / "orders-2")
     new = PageJob(tmp_path / "orders-2", upgrade_id(to)).at_work()
     identified(new.storage)
-    record = UpgradeRecord(
-        by="d1", id=upgrade_id(to), to=to, entry="j.py:f", old_run_id="r1", began=ago(90), step=step
-    )
-    put_upgrade(JobDirectory(old.storage), record)
-    start = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
-    slices = [(Slice(interval=(start, start + dt.timedelta(hours=1))), "running", old.url)]
-    with create_session() as session:
-        (run_id,) = put_slices(session, "upgraded", "upgrade", slices, job="j.py:f", new_job_dir=to)
+    path = path_of_upgrade(old, to, step)
 
-    path = f"dags/upgraded/runs/{quote(run_id, safe='')}/tasks/upgrade/-1"
     answer = page.call("GET", f"{path}/overview", "editor")
     assert answer.is_success, answer.text
     head = answer.json()
@@ -568,6 +575,21 @@ def test_the_task_of_an_upgrade_shows_the_version_that_it_begins(
     assert head["newest"] is None
     assert new.run.run_id == (batches["record"] or {}).get("run_id")
     assert (step.value if is_open else None) == (head["upgrade"] or {}).get("step")
+
+
+def test_the_task_of_an_upgrade_offers_no_actions_before_its_trial(
+    page: Page, tmp_path: Path
+) -> None:
+    """Its driver is submitted, and stops the old version, on which they would act."""
+    old, to = PageJob(tmp_path / "orders"), str(tmp_path / "orders-2")
+    job = Job(tmp_path / "orders", upgrade_id(to))
+    job.submit("d1")
+    path = path_of_upgrade(old, to, UpgradeStep.STOPPING)
+
+    head = page.call("GET", f"{path}/overview", "editor").json()
+
+    assert job.run.run_id == head["job"]["spark_run_id"]
+    assert "r1" == head["newest"]["spark_run_id"]  # beside which the page has no actions
 
 
 @pytest.mark.parametrize("reason", ["no batch in 10 minutes", ""])
